@@ -1,0 +1,1 @@
+"""Compares both backends with the spec, and with each other."""

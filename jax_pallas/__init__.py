@@ -1,0 +1,1 @@
+"""The recurrences as Pallas kernels for JAX."""

@@ -1,0 +1,1 @@
+"""The recurrences as Triton kernels for PyTorch."""
