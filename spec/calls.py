@@ -1,0 +1,254 @@
+"""The one validator: what a caller may give, said in the same words whatever the framework.
+
+`check` looks at names, types, shapes and devices, never at the contents of an array, so it costs no device sync.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from rlscan.spec.arguments import REQUIRED, Argument
+from rlscan.spec.recurrences import Recurrence, directed
+from rlscan.spec.taps import NEXT_STEP, Wiring, wire
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+FLAGS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", *FLOATS)
+
+
+class ArrayLibrary(Protocol):
+    """What the validator asks about an array."""
+
+    name: str
+
+    def is_array(self, x: Any) -> bool: ...
+    def shape(self, x: Any) -> tuple[int, ...]: ...
+    def dtype(self, x: Any) -> str: ...
+    def device(self, x: Any) -> Any: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One checked call.
+
+    Attributes:
+        wiring: the recurrence for the arguments that were given.
+        arrays: the arrays given, untouched.
+        numbers: the Python numbers given, with `None` replaced by what it stands for.
+        shape: of the frame, and of every output: the rewards' (the inputs', with their features).
+        time_axis: in `shape`, not negative.
+        dtype: that is computed in and returned.
+        device: of all arrays; None where it can't be told.
+    """
+
+    wiring: Wiring
+    arrays: Mapping[str, Any]
+    numbers: Mapping[str, float]
+    shape: tuple[int, ...]
+    frame_ndim: int
+    time_axis: int
+    dtype: str
+    device: Any
+
+    @property
+    def recurrence(self) -> Recurrence:
+        return self.wiring.recurrence
+
+    @property
+    def steps(self) -> int:
+        return self.shape[self.time_axis]
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return self.shape[: self.time_axis] + self.shape[self.time_axis + 1 :]
+
+    @property
+    def backward(self) -> bool:
+        return self.recurrence.direction == "backward"
+
+
+def check(recurrence: Recurrence, arguments: Mapping[str, Any], library: ArrayLibrary) -> Call:
+    """The call that `arguments` describe, or a `TypeError` or `ValueError` that names the argument at fault."""
+    return _Checker(recurrence, arguments, library).call()
+
+
+class _Checker:
+    def __init__(self, recurrence: Recurrence, arguments: Mapping[str, Any], library: ArrayLibrary) -> None:
+        self.recurrence, self.library = recurrence, library
+        self.given = {name: value for name, value in arguments.items() if value is not None}
+        self.arguments = {argument.name: argument for argument in recurrence.arguments}
+        self.arrays: dict[str, Any] = {}
+        self.numbers: dict[str, float] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def call(self) -> Call:
+        for argument in self.arguments.values():
+            self.check_kind(argument)
+        shape, frame_ndim, time_axis = self.check_frame()
+        for argument in self.arguments.values():
+            if argument.name in self.arrays:
+                self.check_shape(argument, shape, frame_ndim, time_axis)
+        dtype = self.check_dtypes()
+        device = self.check_devices()
+        self.check_choices()
+        names = frozenset(self.arrays) | frozenset(self.numbers)
+        options = frozenset([NEXT_STEP] if self.given.get("autoreset") == "next_step" else [])
+        chosen = directed(self.recurrence, bool(self.given.get("reverse", False)))
+        return Call(wire(chosen, names | options, frozenset(self.numbers)), self.arrays, self.numbers, shape, frame_ndim, time_axis, dtype, device)
+
+    def wrong(self, kind: type[Exception], name: str, what: str) -> Exception:
+        return kind(f"{self.recurrence.name}: {name} {what}")
+
+    def check_kind(self, argument: Argument) -> None:
+        name, value = argument.name, self.given.get(argument.name)
+        if value is None:
+            if argument.default is REQUIRED:
+                raise self.wrong(TypeError, name, f"is required, and was None; wanted {self.wanted(argument)}")
+            if argument.shape in ("parameter", "number"):
+                if argument.none_is is None:
+                    raise self.wrong(TypeError, name, f"was None; wanted {self.wanted(argument)}")
+                self.numbers[name] = argument.none_is
+            return
+        if argument.shape == "option":
+            self.check_option(argument, value)
+        elif argument.shape in ("parameter", "number") and not self.library.is_array(value):
+            self.check_number(argument, value)
+        elif argument.shape == "number" or not self.library.is_array(value):
+            raise self.wrong(TypeError, name, f"is a {type(value).__module__}.{type(value).__qualname__}; wanted {self.wanted(argument)}")
+        else:
+            self.arrays[name], self.shapes[name] = value, tuple(self.library.shape(value))
+
+    def wanted(self, argument: Argument) -> str:
+        array = f"a {self.library.name}"
+        number = "a number" if argument.low is None else f"a number in [{argument.low:g}, {argument.high:g}]" if argument.high is not None else "a number >= 0 or None"
+        return {"parameter": f"{number} or {array}", "number": number, "option": f"one of {argument.choices}"}.get(argument.shape, array)
+
+    def check_option(self, argument: Argument, value: Any) -> None:
+        if argument.name == "time_axis":
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+                raise self.wrong(TypeError, "time_axis", f"is {value!r}; wanted an integer")
+        elif not any(value is choice or (isinstance(value, str) and value == choice) for choice in argument.choices):
+            raise self.wrong(ValueError, argument.name, f"is {value!r}; wanted one of {argument.choices}")
+
+    def check_number(self, argument: Argument, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise self.wrong(TypeError, argument.name, f"is a {type(value).__module__}.{type(value).__qualname__}; wanted {self.wanted(argument)}")
+        number = float(value)
+        low = -math.inf if argument.low is None else argument.low
+        high = math.inf if argument.high is None else argument.high
+        if (argument.low is not None and math.isnan(number)) or number < low or number > high:
+            raise self.wrong(ValueError, argument.name, f"is {number!r}; wanted {self.wanted(argument)}")
+        self.numbers[argument.name] = number
+
+    def check_frame(self) -> tuple[tuple[int, ...], int, int]:
+        frame = self.recurrence.frame
+        shape = self.shapes[frame.name]
+        ndim, axis_of = len(shape), frame.name
+        if frame.shape == "inputs":
+            flags = [name for name in self.arrays if self.arguments[name].shape == "steps"]
+            if flags:
+                ndim, axis_of = len(self.shapes[flags[0]]), flags[0]
+        if ndim == 0:
+            raise self.wrong(ValueError, axis_of, "has no axes; wanted at least a time axis")
+        time_axis = int(self.given.get("time_axis", -1))
+        if not -ndim <= time_axis < ndim:
+            raise self.wrong(ValueError, "time_axis", f"is {time_axis}; wanted an axis of {axis_of}, whose shape is {self.shapes[axis_of]}")
+        if ndim > len(shape):
+            raise self.wrong(ValueError, axis_of, f"has shape {self.shapes[axis_of]}, which has more axes than {frame.name}, {shape}")
+        return shape, ndim, time_axis % ndim
+
+    def check_shape(self, argument: Argument, shape: tuple[int, ...], frame_ndim: int, time_axis: int) -> None:
+        name, got = argument.name, self.shapes[argument.name]
+        frame, frame_name = shape[:frame_ndim], self.recurrence.frame.name
+        of = f"the shape of {frame_name}" if frame == shape else f"the first {frame_ndim} axes of the shape of {frame_name}"
+        if argument.shape == "steps" and got != frame:
+            raise self.wrong(ValueError, name, f"has shape {got}; wanted {of}, {frame}")
+        if argument.shape == "row":
+            wanted = shape[:time_axis] + shape[time_axis + 1 :]
+            if got != wanted:
+                raise self.wrong(ValueError, name, f"has shape {got}; wanted {wanted}, the shape of {frame_name} without its time axis")
+        if argument.shape == "actions":
+            if len(got) != len(frame) + 1 or got[:-1] != frame or got[-1] == 0:
+                raise self.wrong(ValueError, name, f"has shape {got}; wanted {of} and an axis of at least one action behind it, {(*frame, 'A')}")
+            other = next((n for n in self.arrays if self.arguments[n].shape == "actions" and n != name), None)
+            if other and self.shapes[other] != got:
+                raise self.wrong(ValueError, name, f"has shape {got}; wanted the shape of {other}, {self.shapes[other]}")
+        if argument.shape == "parameter":
+            if argument.low is None:
+                if got not in ((), frame):
+                    raise self.wrong(ValueError, name, f"has shape {got}; wanted a number, a 0-d array, or {of}, {frame}")
+            elif len(got) > len(frame) or any(mine not in (1, theirs) for mine, theirs in zip(reversed(got), reversed(frame), strict=False)):
+                raise self.wrong(ValueError, name, f"has shape {got}, which does not broadcast to {of}, {frame}")
+
+    def check_dtypes(self) -> str:
+        frame = self.recurrence.frame.name
+        wide = self.library.dtype(self.arrays[frame]) == "float64"
+        for name, array in self.arrays.items():
+            dtype = self.library.dtype(array)
+            if self.arguments[name].flag:
+                if dtype not in FLAGS:
+                    raise self.wrong(TypeError, name, f"is {dtype}; wanted bool, an integer type or a floating type (nonzero is True)")
+                continue
+            if dtype not in FLOATS:
+                raise self.wrong(TypeError, name, f"is {dtype}; wanted one of {', '.join(FLOATS)}")
+            if self.shapes[name] and (dtype == "float64") != wide:
+                theirs = self.library.dtype(self.arrays[frame])
+                raise self.wrong(TypeError, name, f"is {dtype} and {frame} is {theirs}; wanted all float64 or none (nothing is cast silently)")
+        return "float64" if wide else "float32"
+
+    def check_devices(self) -> Any:
+        frame = self.recurrence.frame.name
+        device = self.library.device(self.arrays[frame])
+        for name, array in self.arrays.items():
+            mine = self.library.device(array)
+            if mine is not None and device is not None and mine != device:
+                raise self.wrong(ValueError, name, f"is on {mine} and {frame} is on {device}; wanted one device")
+        return device
+
+    def check_choices(self) -> None:
+        if "bootstrap_value" in self.arguments and "next_values" in self.arguments:
+            self.check_successor()
+        if "next_q_values" in self.arguments:
+            both = [name for name in ("next_q_values", "next_policy") if name in self.arrays]
+            if ("expected_next_q" in self.arrays) == bool(both) or len(both) == 1:
+                raise self.wrong(
+                    ValueError, "expected_next_q", f"or both next_q_values and next_policy must be given, and not all three; given: {self.listed('expected_next_q', *both)}"
+                )
+        if "starts" in self.arguments:
+            ends = [name for name in ("terminated", "truncated") if name in self.arrays]
+            if ("starts" in self.arrays) == bool(ends):
+                raise self.wrong(ValueError, "starts", f"or terminated (and truncated) must be given, and not both; given: {self.listed('starts', *ends)}")
+
+    def listed(self, *names: str) -> str:
+        return ", ".join(name for name in names if name in self.arrays) or "none"
+
+    def check_successor(self) -> None:
+        given, next_step = self.arrays, self.given.get("autoreset") == "next_step"
+        at_cuts = self.recurrence.successor == "at cuts"
+        if "next_values" in given:
+            for name in ("bootstrap_value", "final_values"):
+                if name in given:
+                    raise self.wrong(ValueError, name, "was given beside next_values, which already says V(s'_t) at every step; pass one of them")
+            return
+        if "bootstrap_value" not in given:
+            if "final_values" in given:
+                raise self.wrong(ValueError, "final_values", "goes with bootstrap_value, which was not given; pass bootstrap_value too")
+            if not at_cuts or "truncated" in given:
+                reason = "truncated was given, and V(s'_t) is read where it is true" if at_cuts else "V(s'_t) has no source"
+                raise self.wrong(ValueError, "next_values", f"or bootstrap_value must be given: {reason}")
+            return
+        if "truncated" not in given:
+            if "final_values" in given:
+                raise self.wrong(ValueError, "final_values", "is read only where truncated, which was not given; pass truncated too")
+        elif next_step and "final_values" in given:
+            raise self.wrong(ValueError, "final_values", "was given beside autoreset='next_step', where values already holds V of the final observation; pass one of them")
+        elif not next_step and "final_values" not in given:
+            raise self.wrong(
+                ValueError, "truncated", "needs the values of the states it cut off at: pass final_values (V of the final observation, read where truncated), "
+                "or next_values instead of bootstrap_value, or autoreset='next_step' if the row after an ending step holds the final observation",
+            )  # fmt: skip
+        if "values" not in given and (not at_cuts or (next_step and "truncated" in given)):
+            raise self.wrong(ValueError, "values", "must be given with bootstrap_value: inside the window V(s'_t) is read from it")
