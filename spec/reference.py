@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from rlscan.spec import coefficients
+from rlscan.spec import coefficients, steps
 from rlscan.spec.calls import Call, check
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.spec.signatures import public_function
-from rlscan.spec.taps import STATE, STATE_BEYOND, Constant, Outside, Read
 
 
 class NumPyArrays:
@@ -35,90 +34,44 @@ class NumPyArrays:
         return None
 
 
-class Steps:
-    """The reads of a call, each as an array `[T, rows..]`."""
+class WholeNumPyArrays:
+    """Whole-array work in NumPy, with numbers first rounded to the dtype that a backend would compute in."""
 
-    def __init__(self, call: Call, dtype: Any = np.float64) -> None:
-        self.call, self.dtype = call, dtype
-        self.shape = (call.steps, *call.row_shape)
-        kinds = {argument.name: argument for argument in call.recurrence.arguments}
-        self.kinds = kinds
-        self.valid = np.ones(self.shape, bool)
-        if call.wiring.validity == "given":
-            self.valid = self.tap(call.wiring.valid_taps[0])
-        elif call.wiring.validity == "derived":
-            self.valid = np.broadcast_to(coefficients.not_a_reset(*map(self.tap, call.wiring.valid_taps)), self.shape)
-        self.neighbour = self.nearest_valid_steps()
+    xp, array_type = np, np.ndarray
 
-    def nearest_valid_steps(self) -> np.ndarray:
-        """For each step, the next (or previous) valid one; T or -1 where there is none."""
-        steps = self.call.steps
-        nearest = np.full(self.shape, steps if self.call.wiring.neighbour == "next" else -1)
-        if self.call.wiring.neighbour == "next":
-            for t in reversed(range(steps - 1)):
-                nearest[t] = np.where(self.valid[t + 1], t + 1, nearest[t + 1])
-        else:
-            for t in range(1, steps):
-                nearest[t] = np.where(self.valid[t - 1], t - 1, nearest[t - 1])
-        return nearest
+    def __init__(self, dtype: Any, numbers_in: str) -> None:
+        self.dtype, self.numbers_in = dtype, numbers_in
 
-    def array(self, name: str) -> np.ndarray:
-        """The argument as `[T, rows..]`, or `[rows..]` if it has no time."""
-        call, argument, array = self.call, self.kinds[name], self.call.arrays[name]
-        array = array != 0 if argument.flag else array.astype(self.dtype)
-        if argument.shape == "row":
-            return array
-        frame = call.shape[: call.frame_ndim]
-        if argument.shape == "parameter":
-            array = np.broadcast_to(array, frame)
-        if argument.shape != "inputs":
-            array = array.reshape(array.shape[: call.frame_ndim] + (1,) * (len(call.shape) - call.frame_ndim) + array.shape[call.frame_ndim :])
-        return np.moveaxis(array, call.time_axis, 0)
+    def number(self, x: Any) -> np.ndarray:
+        return np.asarray(x, self.numbers_in if type(x) in (int, float) else None).astype(self.dtype)
 
-    def tap(self, tap: int | Constant | Outside | str) -> Any:
-        if isinstance(tap, Constant):
-            return np.asarray(tap.value, bool if isinstance(tap.value, bool) else self.dtype)
-        if isinstance(tap, Outside):
-            return self.neighbour == (self.call.steps if tap.at == "next" else -1)
-        assert isinstance(tap, int)
-        return self.read(self.call.wiring.reads[tap])
+    def constant(self, value: float | bool) -> np.ndarray:
+        return np.asarray(value, bool if isinstance(value, bool) else self.dtype)
 
-    def read(self, read: Read) -> np.ndarray:
-        if read.at == "number":
-            return np.asarray(self.call.numbers[read.source], self.call.dtype).astype(self.dtype)
-        array = self.array(read.source)
-        if read.at in ("row", "step"):
-            return array
-        if read.at == "actions":
-            assert isinstance(read.edge, str)
-            probabilities, total = self.array(read.edge), np.zeros(self.shape, self.dtype)
-            for action in range(array.shape[-1]):
-                total = coefficients.expectation(total, probabilities[..., action], array[..., action])
-            return total
-        edge = self.array(read.edge) if isinstance(read.edge, str) else np.asarray(read.edge, array.dtype)
-        array = np.broadcast_to(array, self.shape)
-        t = np.arange(self.call.steps).reshape(-1, *[1] * (len(self.shape) - 1))
-        place = {"next": self.neighbour, "previous": self.neighbour, "following": t + 1, "preceding": t - 1}[read.at]
-        place = np.broadcast_to(place, self.shape)
-        inside = (place >= 0) & (place < self.call.steps)
-        return np.where(inside, np.take_along_axis(array, np.clip(place, 0, max(self.call.steps - 1, 0)), 0) if self.call.steps else array, edge)
+    def numbered(self, length: int) -> np.ndarray:
+        return np.arange(length)
+
+    def take(self, array: np.ndarray, place: np.ndarray) -> np.ndarray:
+        return np.take_along_axis(array, place, 0)
+
+    def nearest(self, place: np.ndarray, backward: bool) -> np.ndarray:
+        return np.minimum.accumulate(place[::-1])[::-1] if backward else np.maximum.accumulate(place)
+
+
+def Steps(call: Call, dtype: Any = np.float64) -> steps.Steps:  # noqa: N802
+    return steps.Steps(call, WholeNumPyArrays(dtype, call.dtype))
 
 
 def loop(call: Call, dtype: Any = np.float64) -> tuple[np.ndarray, ...]:
     """The outputs of a checked call, by the recurrence as it is written."""
-    steps, wiring = Steps(call, dtype), call.wiring
-    alpha, beta = coefficients.skip(*(np.broadcast_to(array, steps.shape) for array in call.recurrence.coefficients(*map(steps.tap, wiring.coefficients))), steps.valid)
-    state = np.zeros(call.row_shape, dtype) if wiring.seed is None else steps.array(wiring.seed)
-    states, beyond = np.empty(steps.shape, dtype), np.empty(steps.shape, dtype)
+    taps = Steps(call, dtype)
+    alpha, beta = taps.coefficients()
+    state, beyond = np.empty(taps.shape, dtype), np.empty(taps.shape, dtype)
+    carried = taps.seed()
     for t in reversed(range(call.steps)) if call.backward else range(call.steps):
-        beyond[t] = state
-        state = coefficients.step(alpha[t], beta[t], state)
-        states[t] = state
-    outputs: tuple = (states,)
-    if call.recurrence.outputs is not None:
-        known = {STATE: states, STATE_BEYOND: beyond}
-        outputs = call.recurrence.outputs(*(known[tap] if isinstance(tap, str) else steps.tap(tap) for tap in wiring.outputs))
-    return tuple(np.moveaxis(coefficients.nothing_where_invalid(output, steps.valid), 0, call.time_axis) for output in outputs)
+        beyond[t] = carried
+        state[t] = carried = coefficients.step(alpha[t], beta[t], carried)
+    return taps.outputs(state, beyond)
 
 
 def run(recurrence: Recurrence, arguments: Mapping[str, Any]) -> Any:

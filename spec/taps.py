@@ -133,6 +133,9 @@ class Wiring:
 @functools.cache
 def wire(recurrence: Recurrence, given: frozenset[str], numbers: frozenset[str] = frozenset()) -> Wiring:
     """The reads of `recurrence` when these arguments (and options) were given, some of them as Python numbers."""
+    validity: Literal["all", "given", "derived"] = "given" if "valid" in given else "derived" if NEXT_STEP in given else "all"
+    # unless told otherwise every step is valid, or every one that a boundary rule lets a step read from
+    beside: dict[At, At] = {} if validity == "given" else {"next": "following", "previous": "preceding"}
     reads: dict[Read, int] = {}
 
     def source(name: str) -> int | Constant | Outside | str:
@@ -144,16 +147,15 @@ def wire(recurrence: Recurrence, given: frozenset[str], numbers: frozenset[str] 
             if given.issuperset(candidate.needs):
                 if candidate.source in numbers:
                     candidate = Read(candidate.source, "number")
-                return reads.setdefault(dataclasses.replace(candidate, option=None), len(reads))
+                return reads.setdefault(dataclasses.replace(candidate, at=beside.get(candidate.at, candidate.at), option=None), len(reads))
         raise LookupError(f"{recurrence.name}: nothing was given that {name!r} can be read from")
 
     coefficients = tuple(source(name) for name in parameters(recurrence.coefficients))
     outputs = tuple(source(name) for name in parameters(recurrence.outputs)) if recurrence.outputs else ()
-    validity: Literal["all", "given", "derived"] = "given" if "valid" in given else "derived" if NEXT_STEP in given else "all"
     valid_names = {"given": ("valid",), "derived": ("preceding_terminated", "preceding_truncated"), "all": ()}[validity]
     valid_taps = tuple(source(name) for name in valid_names)
     used = {read.at for read in reads} | {tap.at for tap in (*coefficients, *outputs) if isinstance(tap, Outside)}
-    neighbour: Literal["none", "next", "previous"] = "next" if "next" in used else "previous" if "previous" in used else "none"
+    neighbour: Literal["none", "next", "previous"] = "none" if validity != "given" else "next" if "next" in used else "previous" if "previous" in used else "none"
     if {"next", "previous"} <= used:
         raise TypeError(f"{recurrence.name}: reads both the next and the previous valid step")
     return Wiring(recurrence, tuple(reads), coefficients, outputs, validity, valid_taps, neighbour, recurrence.seed if recurrence.seed in given else None)

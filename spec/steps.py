@@ -1,0 +1,137 @@
+"""The reads of a call as whole arrays `[T, rows..]`, for any array library that works on whole arrays."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from rlscan.spec import coefficients
+from rlscan.spec.binding import bind
+from rlscan.spec.calls import Call
+from rlscan.spec.taps import STATE, STATE_BEYOND, Constant, Outside, Read
+
+
+class WholeArrays(Protocol):
+    """What is asked of an array library here: NumPy's names, and the four things that differ.
+
+    `xp` has `where`, `exp`, `broadcast_to`, `moveaxis`, and arrays have `reshape`.
+    """
+
+    xp: Any
+    array_type: Any
+
+    def number(self, x: Any) -> Any:
+        """A floating array or a Python number, in the dtype computed in."""
+
+    def constant(self, value: float | bool) -> Any:
+        """A 0-d array: a flag, or a number in the dtype computed in."""
+
+    def numbered(self, length: int) -> Any:
+        """0 .. length-1, as integers."""
+
+    def take(self, array: Any, place: Any) -> Any:
+        """`array[place]` along the first axis, element by element."""
+
+    def nearest(self, place: Any, backward: bool) -> Any:
+        """The running minimum of `place` from the last step to the first, or the running maximum from the first."""
+
+
+class Steps:
+    """Every tap of a call, read.
+
+    Attributes:
+        shape: `(T, rows..)`.
+        valid: flags of that shape, or None where every step is valid.
+    """
+
+    def __init__(self, call: Call, library: WholeArrays) -> None:
+        self.call, self.library = call, library
+        self.shape = (call.steps, *call.row_shape)
+        self.arguments = {argument.name: argument for argument in call.recurrence.arguments}
+        self.valid: Any = None
+        if call.wiring.validity == "given":
+            self.valid = self.tap(call.wiring.valid_taps[0])
+        elif call.wiring.validity == "derived":
+            self.valid = self.bound(coefficients.not_a_reset)(*map(self.tap, call.wiring.valid_taps))
+        if self.valid is not None:
+            self.valid = library.xp.broadcast_to(self.valid, self.shape)
+        t = library.numbered(call.steps).reshape((-1,) + (1,) * len(call.row_shape))
+        self.t = library.xp.broadcast_to(t, self.shape)
+        self.places = {"following": self.t + 1, "preceding": self.t - 1}
+        if call.wiring.neighbour != "none":
+            self.places[call.wiring.neighbour] = self.nearest_valid_steps()
+
+    def bound(self, function: Any) -> Any:
+        return bind(function, self.library.xp, self.library.array_type)
+
+    def nearest_valid_steps(self) -> Any:
+        """For each step, the nearest valid one after it, else T, or before it, else -1."""
+        backward, steps = self.call.wiring.neighbour == "next", self.call.steps
+        beside = self.places["following" if backward else "preceding"]
+        inside = (beside >= 0) & (beside < steps)
+        valid = self.library.take(self.valid, self.library.xp.where(inside, beside, 0))
+        return self.library.nearest(self.library.xp.where(inside & valid, beside, steps if backward else -1), backward)
+
+    def array(self, name: str) -> Any:
+        """The argument as `[T, rows..]`, or `[rows..]` if it has no time; flags as they are, not yet as booleans."""
+        call, argument, array = self.call, self.arguments[name], self.call.arrays[name]
+        array = array != 0 if argument.flag else self.library.number(array)
+        if argument.shape == "row":
+            return array
+        frame = call.shape[: call.frame_ndim]
+        if argument.shape == "parameter":
+            array = self.library.xp.broadcast_to(array, frame)
+        if argument.shape != "inputs":
+            features = (1,) * (len(call.shape) - call.frame_ndim)
+            array = array.reshape(tuple(array.shape[: call.frame_ndim]) + features + tuple(array.shape[call.frame_ndim :]))
+        return self.library.xp.moveaxis(array, call.time_axis, 0)
+
+    def tap(self, tap: int | Constant | Outside | str) -> Any:
+        if isinstance(tap, Constant):
+            return self.library.constant(tap.value)
+        if isinstance(tap, Outside):
+            place = self.places[tap.at] if tap.at in self.places else self.places["following" if tap.at == "next" else "preceding"]
+            return (place < 0) | (place >= self.call.steps)
+        assert isinstance(tap, int)
+        return self.read(self.call.wiring.reads[tap])
+
+    def read(self, read: Read) -> Any:
+        library = self.library
+        if read.at == "number":
+            return library.number(self.call.numbers[read.source])
+        array = self.array(read.source)
+        if read.at in ("row", "step"):
+            return array
+        if read.at == "actions":
+            assert isinstance(read.edge, str)
+            probabilities, total = self.array(read.edge), library.constant(0.0)
+            for action in range(array.shape[-1]):
+                total = self.bound(coefficients.expectation)(total, probabilities[..., action], array[..., action])
+            return total
+        edge = self.array(read.edge) if isinstance(read.edge, str) else library.constant(read.edge)  # type: ignore[arg-type]
+        place = self.places[read.at]
+        inside = (place >= 0) & (place < self.call.steps)
+        stored = library.take(library.xp.broadcast_to(array, self.shape), library.xp.where(inside, place, 0))
+        return library.xp.where(inside, stored, edge)
+
+    def coefficients(self) -> tuple[Any, Any]:
+        """alpha and beta of every step; those of no step at all where it is not valid."""
+        pair = self.bound(self.call.recurrence.coefficients)(*map(self.tap, self.call.wiring.coefficients))
+        if self.valid is not None:
+            pair = self.bound(coefficients.skip)(*pair, self.valid)
+        alpha, beta = (self.library.xp.broadcast_to(self.library.number(array), self.shape) for array in pair)
+        return alpha, beta
+
+    def seed(self) -> Any:
+        """The state beyond the window, `[rows..]`."""
+        seed = self.call.wiring.seed
+        return self.library.xp.broadcast_to(self.library.constant(0.0) if seed is None else self.array(seed), self.call.row_shape)
+
+    def outputs(self, state: Any, state_beyond: Any) -> tuple[Any, ...]:
+        """The results from the state at every step and at the one before it in the scan, with time where the caller has it."""
+        outputs: tuple = (state,)
+        if self.call.recurrence.outputs is not None:
+            known = {STATE: state, STATE_BEYOND: state_beyond}
+            outputs = self.bound(self.call.recurrence.outputs)(*(known[tap] if isinstance(tap, str) else self.tap(tap) for tap in self.call.wiring.outputs))
+        if self.valid is not None:
+            outputs = tuple(self.bound(coefficients.nothing_where_invalid)(output, self.valid) for output in outputs)
+        return tuple(self.library.xp.moveaxis(output, 0, self.call.time_axis) for output in outputs)
