@@ -72,13 +72,14 @@ clean:
 #
 # An environment of the other build, or one whose installation broke off, is made anew; one that is only out of date is brought up to date.
 .venv/.$(BUILD): pyproject.toml $(wildcard constraints/*.txt)
+	@echo "Installing the packages of constraints/$(BUILD).txt into .venv; the first time takes minutes"
 	test -e $@ || $(PYTHON) -m venv --clear .venv
-	.venv/bin/python -m pip install -c constraints/$(BUILD).txt -e '.[dev,jax,torch]' $(EXTRAS_$(BUILD))
+	.venv/bin/python -m pip install --quiet -c constraints/$(BUILD).txt -e '.[dev,jax,torch]' $(EXTRAS_$(BUILD))
 	touch $@
 
 .venv-newest/.installed: pyproject.toml $(wildcard constraints/*.txt)
 	test -e $@ || $(PYTHON_NEWEST) -m venv --clear .venv-newest
-	.venv-newest/bin/python -m pip install -c constraints/newest.txt -e '.[jax]' chex hypothesis pytest
+	.venv-newest/bin/python -m pip install --quiet -c constraints/newest.txt -e '.[jax]' chex hypothesis pytest
 	touch $@
 
 # The packages under their import names, for readers that follow neither `package-dir` nor an editable installation: pyright, and PY=.
