@@ -28,9 +28,11 @@ RUN := PYTHONPATH=$(LINKS) $(PY) -P
 else
 PY := .venv/bin/python
 ENVIRONMENT := links .venv/.$(BUILD)
-# JAX from 0.11 on needs Python 3.12. pyenv's interpreters are not on PATH unless they are activated.
-PYTHON_NEWEST ?= $(shell for python in python3.13 python3.12 "$$(pyenv prefix 3.13 2>/dev/null)/bin/python" "$$(pyenv prefix 3.12 2>/dev/null)/bin/python" $(PYTHON); do \
+# JAX from 0.11 on needs Python 3.12. pyenv's interpreters do not run under their own names unless they are activated.
+ifndef PYTHON_NEWEST
+PYTHON_NEWEST := $(shell for python in python3.13 python3.12 "$$(pyenv prefix 3.13 2>/dev/null)/bin/python" "$$(pyenv prefix 3.12 2>/dev/null)/bin/python" $(PYTHON); do \
 	if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then echo "$$python"; break; fi; done)
+endif
 # -P keeps the repository's root off the import path, where `spec` would be importable a second time under the wrong name.
 RUN := $(PY) -P
 endif
