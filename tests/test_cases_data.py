@@ -51,7 +51,7 @@ def loop_of_one_row(op, row):
     valid = row.get("valid", [True] * num_steps)
     steps = [t for t in range(num_steps) if valid[t]]
     if op in ("eligibility_traces", "episodic_prefix_sum"):
-        out, carry, factor = [0.0 * np.asarray(row["inputs"][t]) for t in range(num_steps)], row.get("initial", 0.0), 1.0
+        out, carry, factor = [np.zeros_like(row["inputs"][t]) for t in range(num_steps)], row.get("initial", 0.0), 1.0
         for t in steps:
             if "starts" in row and row["starts"][t]:
                 carry = 0.0
@@ -90,6 +90,8 @@ def loop_of_one_row(op, row):
                 carried = gamma[t] * (outputs["targets"][following] - row["q_values"][following]) if inside else 0.0
                 trace = row["lam"][following] * min(row.get("c_bar", 1.0), ratios[following]) if inside else 0.0
                 outputs["targets"][t] = base + error + trace * carried
+                behind_it = gamma[t] * outputs["targets"][following] if inside else bootstrap[t] or 0.0
+                outputs["advantages"][t] = min(row.get("rho_bar", 1.0), ratios[t]) * (rewards[t] + behind_it - base)
         following = t
     return outputs
 

@@ -328,6 +328,21 @@ def test_affine_scan_is_the_discounted_sum_of_the_episodes(collected, environmen
         assert abs(scanned[rows[0], env] - total) <= 2 * len(rows) * EPS * size
 
 
+@each_rollout
+def test_traces_are_those_of_the_episodes(collected, environment, autoreset):
+    rollout = collected[environment, autoreset]
+    traces = reference.eligibility_traces(**in_float64(rollouts.arguments_for(rollout, "eligibility_traces", "flags", poison=True)))
+    assert traces.shape == rollout.observations.shape
+    assert (traces[reset_rows_of(rollout)] == 0).all()
+    for env, rows in all_episodes_of(rollout):
+        trace = np.zeros(rollout.observations.shape[-1])
+        size = np.abs(rollout.observations[rows, env]).sum(axis=0)
+        for t in rows:
+            trace = rollout.observations[t, env] + rollouts.GAMMA * rollouts.LAM * trace
+            # Three roundings a step, on each side.
+            assert (np.abs(traces[t, env] - trace) <= 6 * len(rows) * np.finfo(np.float64).eps * size).all()
+
+
 def test_prefix_sums_count_the_steps_of_episodes(collected):
     """CartPole pays 1 a step, so a running sum is the number of steps so far."""
     for autoreset in MODES:
