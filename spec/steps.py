@@ -47,6 +47,8 @@ class Steps:
         self.call, self.library = call, library
         self.shape = (call.steps, *call.row_shape)
         self.arguments = {argument.name: argument for argument in call.recurrence.arguments}
+        t = library.xp.broadcast_to(library.numbered(call.steps).reshape((-1,) + (1,) * len(call.row_shape)), self.shape)
+        self.places = {"following": t + 1, "preceding": t - 1}
         self.valid: Any = None
         if call.wiring.validity == "given":
             self.valid = self.tap(call.wiring.valid_taps[0])
@@ -54,9 +56,6 @@ class Steps:
             self.valid = self.bound(coefficients.not_a_reset)(*map(self.tap, call.wiring.valid_taps))
         if self.valid is not None:
             self.valid = library.xp.broadcast_to(self.valid, self.shape)
-        t = library.numbered(call.steps).reshape((-1,) + (1,) * len(call.row_shape))
-        self.t = library.xp.broadcast_to(t, self.shape)
-        self.places = {"following": self.t + 1, "preceding": self.t - 1}
         if call.wiring.neighbour != "none":
             self.places[call.wiring.neighbour] = self.nearest_valid_steps()
 

@@ -114,6 +114,8 @@ class Wiring:
             `Constant`, an `Outside`, or the name of a state.
         validity: all steps are valid, or `given` by the last read, or `derived` from the two last reads.
         neighbour: which nearest valid step the reads need.
+        seed: the argument that is the state beyond the window, if it was given.
+        given: the arguments and options that were.
     """
 
     recurrence: Recurrence
@@ -124,6 +126,7 @@ class Wiring:
     valid_taps: tuple[int | Constant | Outside | str, ...]
     neighbour: Literal["none", "next", "previous"]
     seed: str | None
+    given: frozenset[str]
 
     @property
     def needs_state_beyond(self) -> bool:
@@ -158,4 +161,4 @@ def wire(recurrence: Recurrence, given: frozenset[str], numbers: frozenset[str] 
     neighbour: Literal["none", "next", "previous"] = "none" if validity != "given" else "next" if "next" in used else "previous" if "previous" in used else "none"
     if {"next", "previous"} <= used:
         raise TypeError(f"{recurrence.name}: reads both the next and the previous valid step")
-    return Wiring(recurrence, tuple(reads), coefficients, outputs, validity, valid_taps, neighbour, recurrence.seed if recurrence.seed in given else None)
+    return Wiring(recurrence, tuple(reads), coefficients, outputs, validity, valid_taps, neighbour, recurrence.seed if recurrence.seed in given else None, given)

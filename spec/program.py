@@ -1,0 +1,92 @@
+"""A wired call as the flat tuples of numbers that a kernel is specialised for, the same for both backends."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from rlscan.spec.arguments import ARGUMENTS
+from rlscan.spec.taps import STATE, STATE_BEYOND, Constant, Outside, Read, Wiring
+
+# How a read finds its place.
+STEP, NEAREST, FOLLOWING, PRECEDING, ROW, NUMBER, ACTIONS = range(7)
+AT = {"step": STEP, "next": NEAREST, "previous": NEAREST, "following": FOLLOWING, "preceding": PRECEDING, "row": ROW, "number": NUMBER, "actions": ACTIONS}
+
+# What a parameter is that is no read.
+OUTSIDE, STATE_TAP, STATE_BEYOND_TAP, FLAG_CONSTANT, NUMBER_CONSTANT = range(-1, -6, -1)
+
+ALL_VALID, VALID_GIVEN, VALID_DERIVED = range(3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What is known before a launch.
+
+    Attributes:
+        at: for each read, one of the places above.
+        edge: for each read, the number of the edge that holds outside the window, or -1 for 0.
+        flag: for each read, whether it is a flag.
+        behind: for each read that trails the scan (its place was passed by the scan before t), the read of the same array
+            at t, so that a scan that walks step by step need not load it again; else -1.
+        edges: arguments without time that edges are read from; for a read over actions, its weights.
+        coefficient_taps, output_taps: for each parameter, its read or one of the codes above.
+        coefficient_constants, output_constants: the value of each parameter that is a constant.
+        valid_taps: the reads that say what is valid.
+    """
+
+    sources: tuple[str, ...]
+    at: tuple[int, ...]
+    edge: tuple[int, ...]
+    flag: tuple[bool, ...]
+    behind: tuple[int, ...]
+    edges: tuple[str, ...]
+    coefficient_taps: tuple[int, ...]
+    coefficient_constants: tuple[float, ...]
+    output_taps: tuple[int, ...]
+    output_constants: tuple[float, ...]
+    validity: int
+    valid_taps: tuple[int, ...]
+    valid_constants: tuple[float, ...]
+    nearest: bool
+    backward: bool
+
+
+@functools.cache
+def program(wiring: Wiring) -> Program:
+    arguments = {argument.name: argument for argument in wiring.recurrence.arguments}
+    backward = wiring.recurrence.direction == "backward"
+    trailing = ("next", "previous", "following" if backward else "preceding")
+    reads = tuple(dict.fromkeys((*wiring.reads, *(Read(read.source) for read in wiring.reads if read.at in trailing))))
+    edges = tuple(dict.fromkeys(read.edge for read in reads if isinstance(read.edge, str)))
+    for read in reads:
+        if not isinstance(read.edge, str) and read.edge:
+            raise TypeError(f"{wiring.recurrence.name}: {read} has an edge that kernels do not know; wanted an argument, 0 or False")
+
+    def code(tap: int | Constant | Outside | str) -> int:
+        if isinstance(tap, Constant):
+            return FLAG_CONSTANT if isinstance(tap.value, bool) else NUMBER_CONSTANT
+        if isinstance(tap, Outside):
+            return OUTSIDE
+        return {STATE: STATE_TAP, STATE_BEYOND: STATE_BEYOND_TAP}[tap] if isinstance(tap, str) else tap
+
+    def constants(taps: tuple[int | Constant | Outside | str, ...]) -> tuple[float, ...]:
+        return tuple(float(tap.value) if isinstance(tap, Constant) else 0.0 for tap in taps)
+
+    output_taps = wiring.outputs if wiring.recurrence.outputs else (STATE,)
+    return Program(
+        sources=tuple(read.source for read in reads),
+        at=tuple(AT[read.at] for read in reads),
+        edge=tuple(edges.index(read.edge) if isinstance(read.edge, str) else -1 for read in reads),
+        flag=tuple(arguments.get(read.source, ARGUMENTS.get(read.source)).flag for read in reads),  # type: ignore[union-attr]
+        behind=tuple(reads.index(Read(read.source)) if read.at in trailing else -1 for read in reads),
+        edges=edges,
+        coefficient_taps=tuple(map(code, wiring.coefficients)),
+        coefficient_constants=constants(wiring.coefficients),
+        output_taps=tuple(map(code, output_taps)),
+        output_constants=constants(output_taps),
+        validity={"all": ALL_VALID, "given": VALID_GIVEN, "derived": VALID_DERIVED}[wiring.validity],
+        valid_taps=tuple(map(code, wiring.valid_taps)),
+        valid_constants=constants(wiring.valid_taps),
+        nearest=wiring.neighbour != "none",
+        backward=backward,
+    )
