@@ -177,10 +177,10 @@ class Rounded:
     def __rtruediv__(self, other: Any) -> Rounded:
         return self.arithmetic.operand(other) / self
 
-    def __eq__(self, other: Any) -> Decided:  # type: ignore[override]
+    def __eq__(self, other: object) -> Decided:  # type: ignore[override]
         return self._compared(other, np.equal)
 
-    def __ne__(self, other: Any) -> Decided:  # type: ignore[override]
+    def __ne__(self, other: object) -> Decided:  # type: ignore[override]
         return self._compared(other, np.not_equal)
 
     def __lt__(self, other: Any) -> Decided:
@@ -252,9 +252,9 @@ class Arithmetic:
         return Rounded(self, value, np.where(np.isfinite(value) & (reach + self.u * error > self.huge), np.inf, error))
 
     def where(self, condition: Decided | np.ndarray, yes: Any, no: Any) -> Any:
+        if not any(isinstance(x, Decided | Rounded) for x in (condition, yes, no)):
+            return np.where(condition, yes, no)
         condition = _decided(condition)
-        if not isinstance(yes, Rounded) and not isinstance(no, Rounded):
-            return np.where(condition.value, yes, no)
         yes, no = self.operand(yes), self.operand(no)
         error = np.where(condition.value, yes.error, no.error)
         either = np.maximum(yes.error, no.error) + np.abs(yes.value - no.value) / self.u
