@@ -111,7 +111,7 @@ def draw(
         flag_dtype: of the flags: one of `FLAG_DTYPES`. A raised flag is any nonzero number.
         seed: of all the random numbers.
     """
-    arguments: dict[str, Any] = {}
+    arguments = defaults(recurrence)
     for argument in recurrence.arguments:
         random = np.random.default_rng([seed, zlib.crc32(argument.name.encode())])
         if argument.shape == "option":
@@ -123,6 +123,11 @@ def draw(
         elif argument.default is REQUIRED or argument.name in variant.given:
             arguments[argument.name] = _array(argument, shape, time_axis, features, actions, dtype, flag_dtype, random)
     return arguments | dict(variant.options)
+
+
+def defaults(recurrence: Recurrence) -> dict[str, Any]:
+    """What stands for the numbers and options that a caller leaves out; arrays have no defaults."""
+    return {argument.name: argument.default for argument in recurrence.arguments if argument.default is not REQUIRED and argument.default is not None}
 
 
 def held(array: np.ndarray, dtype: str) -> np.ndarray:
