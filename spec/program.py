@@ -6,6 +6,7 @@ import dataclasses
 import functools
 
 from rlscan.spec.arguments import ARGUMENTS
+from rlscan.spec.geometry import Geometry
 from rlscan.spec.taps import STATE, STATE_BEYOND, Constant, Outside, Read, Wiring
 
 # How a read finds its place.
@@ -14,6 +15,9 @@ AT = {"step": STEP, "next": NEAREST, "previous": NEAREST, "following": FOLLOWING
 
 # What a parameter is that is no read.
 OUTSIDE, STATE_TAP, STATE_BEYOND_TAP, FLAG_CONSTANT, NUMBER_CONSTANT = range(-1, -6, -1)
+
+# Strides that are known when a kernel is compiled.
+STRIDE_0, STRIDE_1 = -1, -2
 
 ALL_VALID, VALID_GIVEN, VALID_DERIVED = range(3)
 
@@ -90,3 +94,35 @@ def program(wiring: Wiring) -> Program:
         nearest=wiring.neighbour != "none",
         backward=backward,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Strides:
+    """The strides of a launch, each different one once: what a kernel is compiled for is only which are equal.
+
+    Attributes:
+        values: that are neither 0 nor 1.
+        pattern: for each read, each edge, the seed and the output, a stride along each row axis and one along time; a
+            number of `values`, or one of the codes above.
+        actions: strides along the action axis, of the values and of the policy.
+    """
+
+    values: tuple[int, ...]
+    pattern: tuple[int, ...]
+    actions: tuple[int, int]
+
+
+def strides(code: Program, seed: str | None, place: Geometry) -> Strides:
+    values: dict[int, int] = {}
+
+    def number(stride: int) -> int:
+        return {0: STRIDE_0, 1: STRIDE_1}[stride] if stride in (0, 1) else values.setdefault(stride, len(values))
+
+    nothing = (0,) * len(place.row_sizes)
+    pattern: list[int] = []
+    for name in (*code.sources, *code.edges, seed, ""):
+        along = (*place.rows.get(name, nothing), place.time.get(name, 0)) if name is not None else (*nothing, 0)
+        pattern += map(number, along)
+    weighted = next(((code.sources[i], code.edges[code.edge[i]]) for i, at in enumerate(code.at) if at == ACTIONS), None)
+    actions = tuple(number(place.action[name]) for name in weighted) if weighted else (STRIDE_0, STRIDE_0)
+    return Strides(tuple(values), tuple(pattern), actions)  # type: ignore[arg-type]

@@ -50,8 +50,14 @@ OUTSIDE = tl.constexpr(program.OUTSIDE)
 STATE_TAP = tl.constexpr(program.STATE_TAP)
 STATE_BEYOND_TAP = tl.constexpr(program.STATE_BEYOND_TAP)
 FLAG_CONSTANT = tl.constexpr(program.FLAG_CONSTANT)
+STRIDE_0 = tl.constexpr(program.STRIDE_0)
+STRIDE_1 = tl.constexpr(program.STRIDE_1)
 ALL_VALID = tl.constexpr(program.ALL_VALID)
 VALID_GIVEN = tl.constexpr(program.VALID_GIVEN)
+
+
+# whether these are 1, or divisible by 16, is worth no kernel of its own
+PLAIN = ("num_rows", "num_actions", "segments", "blocks")
 
 
 @triton.jit
@@ -66,9 +72,9 @@ def higher(first, second):
 
 @triton.jit
 def coordinates(row, row_sizes):
-    """The place of a row along each row axis."""
+    """The place of a row along each row axis, whose sizes but the first are given."""
     places = ()
-    for i in tl.static_range(len(row_sizes) - 1):
+    for i in tl.static_range(len(row_sizes)):
         size = row_sizes[len(row_sizes) - 1 - i]
         places = (row % size,) + places  # noqa: RUF005
         row = row // size
@@ -76,11 +82,28 @@ def coordinates(row, row_sizes):
 
 
 @triton.jit
-def row_offset(places, strides):
-    offset = places[0] * strides[0]
+def strided(x, strides, CODE: tl.constexpr):
+    """x times a stride: one of `strides`, or 0 or 1, which are known at compile time."""
+    if CODE == STRIDE_0:
+        return x * 0
+    elif CODE == STRIDE_1:
+        return x
+    else:
+        return x * strides[CODE]
+
+
+@triton.jit
+def row_offset(places, strides, PATTERN: tl.constexpr, ARRAY: tl.constexpr):
+    """Where a row of an array starts. PATTERN has for each array a stride along each row axis, then one along time."""
+    offset = strided(places[0], strides, PATTERN[ARRAY * (len(places) + 1)])
     for axis in tl.static_range(1, len(places)):
-        offset += places[axis] * strides[axis]
+        offset += strided(places[axis], strides, PATTERN[ARRAY * (len(places) + 1) + axis])
     return offset
+
+
+@triton.jit
+def time_offset(t, places, strides, PATTERN: tl.constexpr, ARRAY: tl.constexpr):
+    return strided(t.to(tl.int64), strides, PATTERN[ARRAY * (len(places) + 1) + len(places)])
 
 
 @triton.jit
@@ -92,20 +115,20 @@ def converted(x, FLAG: tl.constexpr, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def read(i: tl.constexpr, arrays, edges, row_offsets, edge_offsets, time_strides, action_strides, num_actions, t, nearest, rows, inside, steps,
-         AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, COMPUTE: tl.constexpr):  # fmt: skip
+def read(i: tl.constexpr, arrays, edges, row_offsets, edge_offsets, places, strides, num_actions, t, nearest, rows, inside, steps,
+         PATTERN: tl.constexpr, ACTION_STRIDES: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, COMPUTE: tl.constexpr):  # fmt: skip
     """One tap at steps t of these rows; `rows` and `inside` mask what exists."""
     if AT[i] == NUMBER:
         return tl.full((), arrays[i], COMPUTE)
     elif AT[i] == ROW:
         return converted(tl.load(arrays[i] + row_offsets[i], mask=rows, other=0), FLAG[i], COMPUTE)
     elif AT[i] == ACTIONS:
-        start = row_offsets[i] + t.to(tl.int64) * time_strides[i]
-        weight_start = edge_offsets[EDGE[i]] + t.to(tl.int64) * time_strides[len(arrays) + EDGE[i]]
+        start = row_offsets[i] + time_offset(t, places, strides, PATTERN, i)
+        weight_start = edge_offsets[EDGE[i]] + time_offset(t, places, strides, PATTERN, len(arrays) + EDGE[i])
         total = tl.zeros(inside.shape, COMPUTE)
         for action in range(num_actions):
-            value = tl.load(arrays[i] + start + action * action_strides[0], mask=inside, other=0)
-            weight = tl.load(edges[EDGE[i]] + weight_start + action * action_strides[1], mask=inside, other=0)
+            value = tl.load(arrays[i] + start + strided(action, strides, ACTION_STRIDES[0]), mask=inside, other=0)
+            weight = tl.load(edges[EDGE[i]] + weight_start + strided(action, strides, ACTION_STRIDES[1]), mask=inside, other=0)
             total = expectation(total, weight.to(COMPUTE), value.to(COMPUTE))
         return total
     else:
@@ -119,7 +142,7 @@ def read(i: tl.constexpr, arrays, edges, row_offsets, edge_offsets, time_strides
         stored = inside
         if AT[i] != STEP:
             stored = inside & (place >= 0) & (place < steps)
-        x = converted(tl.load(arrays[i] + (row_offsets[i] + place.to(tl.int64) * time_strides[i]), mask=stored, other=0), FLAG[i], COMPUTE)
+        x = converted(tl.load(arrays[i] + (row_offsets[i] + time_offset(place, places, strides, PATTERN, i)), mask=stored, other=0), FLAG[i], COMPUTE)
         if EDGE[i] >= 0:
             edge = tl.load(edges[EDGE[i]] + edge_offsets[EDGE[i]], mask=rows, other=0)
             x = tl.where(stored, x, converted(edge, FLAG[i], COMPUTE))
@@ -147,20 +170,20 @@ def taps(reads, outside, state, state_beyond, TAPS: tl.constexpr, CONSTANTS: tl.
 
 
 @triton.jit
-def offsets_of(places, row_strides, COUNT: tl.constexpr, FIRST: tl.constexpr):
-    """The row offset of each of COUNT arrays."""
+def offsets_of(places, strides, PATTERN: tl.constexpr, COUNT: tl.constexpr, FIRST: tl.constexpr):
+    """Where a row starts in each of COUNT arrays."""
     offsets = ()
     for i in tl.static_range(COUNT):
-        offsets = offsets + (row_offset(places, row_strides[FIRST + i]),)  # noqa: RUF005
+        offsets = offsets + (row_offset(places, strides, PATTERN, FIRST + i),)  # noqa: RUF005
     return offsets
 
 
 @triton.jit
-def nearest_over_tile(valid_array, offset, time_stride, t, inside, steps, nearest_carry, BACKWARD: tl.constexpr):
+def nearest_over_tile(valid_array, offset, places, strides, t, inside, steps, nearest_carry, PATTERN: tl.constexpr, VALID: tl.constexpr, BACKWARD: tl.constexpr):
     """The nearest valid step beside each step of a tile whose steps are on axis 1."""
     beside = t + 1 if BACKWARD else t - 1
     stored = inside & (beside >= 0) & (beside < steps)
-    valid = tl.load(valid_array + (offset + beside.to(tl.int64) * time_stride), mask=stored, other=0) != 0
+    valid = tl.load(valid_array + (offset + time_offset(beside, places, strides, PATTERN, VALID)), mask=stored, other=0) != 0
     if BACKWARD:
         found = tl.associative_scan((tl.where(valid, beside, steps),), 1, lower, reverse=True)
         return tl.minimum(found[0], nearest_carry)
@@ -169,10 +192,10 @@ def nearest_over_tile(valid_array, offset, time_stride, t, inside, steps, neares
         return tl.maximum(found[0], nearest_carry)
 
 
-@triton.jit
-def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps, row_sizes, row_strides, time_strides, action_strides, num_actions,
+@triton.jit(do_not_specialize=PLAIN)
+def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps, row_sizes, strides, num_actions,
                 segments, blocks,
-                PASS: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr,
+                PASS: tl.constexpr, PATTERN: tl.constexpr, ACTION_STRIDES: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr,
                 OUTPUTS: tl.constexpr,
                 TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr, BEYOND: tl.constexpr,
                 VALIDITY: tl.constexpr, VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, IS_NEAREST: tl.constexpr, BACKWARD: tl.constexpr,
@@ -187,15 +210,15 @@ def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps
     segment = tl.program_id(1)
     row_exists = (row < num_rows)[:, None]
     places = coordinates(row[:, None], row_sizes)
-    row_offsets = offsets_of(places, row_strides, NUM, 0)
-    edge_offsets = offsets_of(places, row_strides, len(edges), NUM)
+    row_offsets = offsets_of(places, strides, PATTERN, NUM, 0)
+    edge_offsets = offsets_of(places, strides, PATTERN, len(edges), NUM)
     slot = row[:, None] * segments
     k = tl.arange(0, BLOCK_STEPS)[None, :]
     far = steps if BACKWARD else -1
 
     state = tl.zeros([BLOCK_ROWS, 1], COMPUTE)
     if SEEDED:
-        state = tl.load(seed + row_offset(places, row_strides[NUM + len(edges)]), mask=row_exists, other=0).to(COMPUTE)
+        state = tl.load(seed + row_offset(places, strides, PATTERN, NUM + len(edges)), mask=row_exists, other=0).to(COMPUTE)
     nearest_carry = tl.zeros([BLOCK_ROWS, 1], tl.int32) + far
     if SPLIT and PASS != "nearest":
         for i in range(segments - 1 - segment if BACKWARD else segment):
@@ -216,7 +239,7 @@ def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps
         t = block * BLOCK_STEPS + k
         inside = row_exists & (t < steps)
         if PASS == "nearest":
-            valid = tl.load(arrays[VALID_TAPS[0]] + (row_offsets[VALID_TAPS[0]] + t.to(tl.int64) * time_strides[VALID_TAPS[0]]), mask=inside, other=0) != 0
+            valid = tl.load(arrays[VALID_TAPS[0]] + (row_offsets[VALID_TAPS[0]] + time_offset(t, places, strides, PATTERN, VALID_TAPS[0])), mask=inside, other=0) != 0
             if BACKWARD:
                 nearest_carry = tl.minimum(nearest_carry, tl.min(tl.where(valid, t, far), 1)[:, None])
             else:
@@ -224,12 +247,11 @@ def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps
         else:
             nearest = t
             if IS_NEAREST:
-                nearest = nearest_over_tile(arrays[VALID_TAPS[0]], row_offsets[VALID_TAPS[0]], time_strides[VALID_TAPS[0]], t, inside, steps, nearest_carry, BACKWARD)
+                nearest = nearest_over_tile(arrays[VALID_TAPS[0]], row_offsets[VALID_TAPS[0]], places, strides, t, inside, steps, nearest_carry, PATTERN, VALID_TAPS[0], BACKWARD)
                 nearest_carry = tl.sum(tl.where(k == edge_of_tile, nearest, 0), 1)[:, None]
             reads = ()
             for j in tl.static_range(NUM):
-                reads = reads + (read(j, arrays, edges, row_offsets, edge_offsets, time_strides, action_strides, num_actions, t, nearest, row_exists, inside, steps,
-                                      AT, EDGE, FLAG, COMPUTE),)  # noqa: RUF005  # fmt: skip
+                reads = reads + (read(j, arrays, edges, row_offsets, edge_offsets, places, strides, num_actions, t, nearest, row_exists, inside, steps, PATTERN, ACTION_STRIDES, AT, EDGE, FLAG, COMPUTE),)  # noqa: RUF005  # fmt: skip
             beside = nearest if IS_NEAREST else (t + 1 if BACKWARD else t - 1)
             outside = (beside < 0) | (beside >= steps)
             valid = inside
@@ -256,7 +278,7 @@ def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps
                 results = OUTPUTS(*taps(reads, outside, states, beyond, OUTPUT_TAPS, OUTPUT_CONSTANTS, COMPUTE))
                 if len(outs) == 1:
                     results = (results,)
-                out_offset = row_offset(places, row_strides[len(row_strides) - 1]) + t.to(tl.int64) * time_strides[len(time_strides) - 1]
+                out_offset = row_offset(places, strides, PATTERN, NUM + len(edges) + 1) + time_offset(t, places, strides, PATTERN, NUM + len(edges) + 1)
                 for j in tl.static_range(len(outs)):
                     result = results[j]
                     if VALIDITY != ALL_VALID:
@@ -270,10 +292,10 @@ def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps
         tl.store(nearest_ends + slot + segment, nearest_carry, mask=row_exists)
 
 
-@triton.jit
-def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps, row_sizes, row_strides, time_strides, action_strides, num_actions,
+@triton.jit(do_not_specialize=PLAIN)
+def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps, row_sizes, strides, num_actions,
                    segments, blocks,
-                   PASS: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr,
+                   PASS: tl.constexpr, PATTERN: tl.constexpr, ACTION_STRIDES: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr,
                    OUTPUTS: tl.constexpr, TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr,
                    BEYOND: tl.constexpr, VALIDITY: tl.constexpr, VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, IS_NEAREST: tl.constexpr,
                    BACKWARD: tl.constexpr, SEEDED: tl.constexpr, SPLIT: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_ROWS: tl.constexpr,
@@ -287,9 +309,9 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
     segment = tl.program_id(1)
     row_exists = row < num_rows
     places = coordinates(row, row_sizes)
-    row_offsets = offsets_of(places, row_strides, NUM, 0)
-    edge_offsets = offsets_of(places, row_strides, len(edges), NUM)
-    out_offset = row_offset(places, row_strides[len(row_strides) - 1])
+    row_offsets = offsets_of(places, strides, PATTERN, NUM, 0)
+    edge_offsets = offsets_of(places, strides, PATTERN, len(edges), NUM)
+    out_offset = row_offset(places, strides, PATTERN, NUM + len(edges) + 1)
     slot = row * segments
     low = segment * blocks * BLOCK_STEPS
     high = tl.minimum(steps, low + blocks * BLOCK_STEPS)
@@ -298,7 +320,7 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
 
     state = tl.zeros([BLOCK_ROWS], COMPUTE)
     if SEEDED:
-        state = tl.load(seed + row_offset(places, row_strides[NUM + len(edges)]), mask=row_exists, other=0).to(COMPUTE)
+        state = tl.load(seed + row_offset(places, strides, PATTERN, NUM + len(edges)), mask=row_exists, other=0).to(COMPUTE)
     nearest = tl.zeros([BLOCK_ROWS], tl.int32) + far
     if SPLIT and PASS != "nearest":
         for i in range(segments - 1 - segment if BACKWARD else segment):
@@ -317,8 +339,8 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
     carried = ()
     for j in tl.static_range(NUM):
         if BEHIND[j] >= 0 and PASS != "nearest":
-            carried = carried + (read(j, arrays, edges, row_offsets, edge_offsets, time_strides, action_strides, num_actions, first, nearest, row_exists, row_exists,
-                                      steps, AT, EDGE, FLAG, COMPUTE),)  # noqa: RUF005  # fmt: skip
+            carried = carried + (read(j, arrays, edges, row_offsets, edge_offsets, places, strides, num_actions, first, nearest, row_exists, row_exists,
+                                      steps, PATTERN, ACTION_STRIDES, AT, EDGE, FLAG, COMPUTE),)  # noqa: RUF005  # fmt: skip
         else:
             carried = carried + (row_exists,)  # noqa: RUF005
 
@@ -331,8 +353,8 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
                 if BEHIND[j] >= 0 or (PASS == "nearest" and j != VALID_TAPS[0]):
                     loaded = loaded + (inside,)  # noqa: RUF005
                 else:
-                    loaded = loaded + (read(j, arrays, edges, row_offsets, edge_offsets, time_strides, action_strides, num_actions, t, t, row_exists, inside,
-                                            steps, AT, EDGE, FLAG, COMPUTE),)  # noqa: RUF005  # fmt: skip
+                    loaded = loaded + (read(j, arrays, edges, row_offsets, edge_offsets, places, strides, num_actions, t, t, row_exists, inside,
+                                            steps, PATTERN, ACTION_STRIDES, AT, EDGE, FLAG, COMPUTE),)  # noqa: RUF005  # fmt: skip
         for k in tl.static_range(BLOCK_STEPS):
             t = first - i * BLOCK_STEPS - k if BACKWARD else first + i * BLOCK_STEPS + k
             valid = row_exists & (t >= low) & (t < high)
@@ -367,7 +389,7 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
                         result = results[j]
                         if VALIDITY != ALL_VALID:
                             result = nothing_where_invalid(result, valid)
-                        tl.store(outs[j] + (out_offset + t.to(tl.int64) * time_strides[len(time_strides) - 1]), result, mask=inside)
+                        tl.store(outs[j] + (out_offset + time_offset(t, places, strides, PATTERN, NUM + len(edges) + 1)), result, mask=inside)
                 if VALIDITY == VALID_GIVEN:
                     outside = outside & (valid == 0)
                 now = ()

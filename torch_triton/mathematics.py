@@ -7,7 +7,7 @@ import os
 import sys
 
 import triton.language as tl
-from triton.language.extra import libdevice
+from triton.language.extra.cuda import libdevice
 
 where = tl.where
 exp = libdevice.exp
