@@ -65,9 +65,9 @@ def _type(x: Any, path: tuple[int, ...], attributes: dict[tuple[int, ...], list]
 
 def resources(compiled: Any) -> Resources:
     """Read from the binary and its PTX."""
+    import pathlib
     import subprocess
     import tempfile
-    import pathlib
 
     import triton
 

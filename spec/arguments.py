@@ -57,7 +57,13 @@ _ALL = (
     Argument("terminated", "steps", "d_t: s'_t is a terminal state.", flag=True),
     Argument("truncated", "steps", "x_t: the episode was cut after this transition; s'_t is an ordinary state. Default: never.", flag=True, default=None),
     Argument("starts", "steps", "b_t: step t is the first of its segment. Instead of terminated and truncated.", flag=True, default=None),
-    Argument("valid", "steps", "m_t: this is a real transition. Default: all are, or with autoreset='next_step' all but those after an ending step.", flag=True, default=None),
+    Argument(
+        "valid",
+        "steps",
+        "m_t: this is a real transition. Default: all are, or with autoreset='next_step' all but those after an ending step.",
+        flag=True,
+        default=None,
+    ),
     Argument("next_values", "steps", "V(s'_t) at every step, of the TRUE successor, before any reset. Instead of bootstrap_value.", default=None),
     Argument("bootstrap_value", "row", "V(s'_(T-1)); inside the window V(s'_t) is then `values` of the next valid step. Instead of next_values.", default=None),
     Argument("final_values", "steps", "V(s'_t) where truncated, with bootstrap_value; read nowhere else.", default=None),
@@ -65,17 +71,35 @@ _ALL = (
     Argument("next_q_values", "actions", "Q(s'_t, a) for every action, on the last axis.", default=None),
     Argument("next_policy", "actions", "pi(a|s'_t) for every action, on the last axis: probabilities at the successor state.", default=None),
     Argument("initial", "row", "What flows into the first step of the scan, as it is: the state beyond the window. Default: 0.", default=None),
-    Argument("gamma", "parameter", "g_t, the discount: a number in [0, 1], or an array that broadcasts to the shape of the first argument.", low=0.0, high=1.0, default=0.99),
+    Argument(
+        "gamma",
+        "parameter",
+        "g_t, the discount: a number in [0, 1], or an array that broadcasts to the shape of the first argument.",
+        low=0.0,
+        high=1.0,
+        default=0.99,
+    ),
     Argument("lam", "parameter", "l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like gamma.", low=0.0, high=1.0, default=0.95),
-    Argument("rho_bar", "number", "The bar that clips w_t in the TD error (V-trace) or the advantage (Retrace); None: no clip.", low=0.0, default=1.0, none_is=float("inf")),
+    Argument(
+        "rho_bar",
+        "number",
+        "The bar that clips w_t in the TD error (V-trace) or the advantage (Retrace); None: no clip.",
+        low=0.0,
+        default=1.0,
+        none_is=float("inf"),
+    ),
     Argument("c_bar", "number", "The bar that clips w_t in the trace; None: no clip.", low=0.0, default=1.0, none_is=float("inf")),
     Argument("pg_rho_bar", "number", "The bar that clips w_t in the policy-gradient advantage; None: no clip.", low=0.0, default=1.0, none_is=float("inf")),
     Argument(
-        "autoreset", "option", "'next_step' where the row after an ending step is the reset itself and holds V of the final observation (Gymnasium's NEXT_STEP); "
-        "None or 'same_step' where every row is a transition.", default=None, choices=(None, "same_step", "next_step"),
+        "autoreset",
+        "option",
+        "'next_step' where the row after an ending step is the reset itself and holds V of the final observation (Gymnasium's NEXT_STEP); None or "
+        "'same_step' where every row is a transition.",
+        default=None,
+        choices=(None, "same_step", "next_step"),
     ),
     Argument("reverse", "option", "True: from the last step to the first.", default=False, choices=(False, True)),
     Argument("time_axis", "option", "The time axis of the first argument (of the flags, where inputs have feature axes).", default=-1),
-)  # fmt: skip
+)
 
 ARGUMENTS: dict[str, Argument] = {argument.name: argument for argument in _ALL}

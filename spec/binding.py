@@ -12,7 +12,9 @@ def _as_it_is(function: Callable) -> Callable:
     return function
 
 
-def bind(function: Callable, xp: Any, array_type: Any, wrap: Callable[[Callable], Any] = _as_it_is, replace: Mapping[Callable, Callable] = types.MappingProxyType({})) -> Any:
+def bind(
+    function: Callable, xp: Any, array_type: Any, wrap: Callable[[Callable], Any] = _as_it_is, replace: Mapping[Callable, Callable] = types.MappingProxyType({})
+) -> Any:
     """`function` with its `xp`, its annotations' `Array` and its helpers taken from another array library.
 
     The copy shares the code object, so that its source is found where Triton looks for it, and the original keeps
@@ -33,5 +35,10 @@ def _bind(function: Callable, xp: Any, array_type: Any, wrap: Callable[[Callable
         if isinstance(helper, types.FunctionType):
             names[name] = _bind(helper, xp, array_type, wrap, replace)
     copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__)
-    copy.__annotations__, copy.__doc__, copy.__module__, copy.__qualname__ = function.__annotations__, function.__doc__, function.__module__, function.__qualname__
+    copy.__annotations__, copy.__doc__, copy.__module__, copy.__qualname__ = (
+        function.__annotations__,
+        function.__doc__,
+        function.__module__,
+        function.__qualname__,
+    )
     return wrap(copy)

@@ -123,7 +123,13 @@ class _Checker:
 
     def wanted(self, argument: Argument) -> str:
         array = f"a {self.library.name}"
-        number = "a number" if argument.low is None else f"a number in [{argument.low:g}, {argument.high:g}]" if argument.high is not None else "a number >= 0 or None"
+        number = (
+            "a number"
+            if argument.low is None
+            else f"a number in [{argument.low:g}, {argument.high:g}]"
+            if argument.high is not None
+            else "a number >= 0 or None"
+        )
         return {"parameter": f"{number} or {array}", "number": number, "option": f"one of {argument.choices}"}.get(argument.shape, array)
 
     def check_option(self, argument: Argument, value: Any) -> None:
@@ -215,7 +221,9 @@ class _Checker:
             both = [name for name in ("next_q_values", "next_policy") if name in self.arrays]
             if ("expected_next_q" in self.arrays) == bool(both) or len(both) == 1:
                 raise self.wrong(
-                    ValueError, "expected_next_q", f"or both next_q_values and next_policy must be given, and not all three; given: {self.listed('expected_next_q', *both)}"
+                    ValueError,
+                    "expected_next_q",
+                    f"or both next_q_values and next_policy must be given, and not all three; given: {self.listed('expected_next_q', *both)}",
                 )
         if "starts" in self.arguments:
             ends = [name for name in ("terminated", "truncated") if name in self.arrays]
@@ -244,7 +252,9 @@ class _Checker:
             if "final_values" in given:
                 raise self.wrong(ValueError, "final_values", "is read only where truncated, which was not given; pass truncated too")
         elif next_step and "final_values" in given:
-            raise self.wrong(ValueError, "final_values", "was given beside autoreset='next_step', where values already holds V of the final observation; pass one of them")
+            raise self.wrong(
+                ValueError, "final_values", "was given beside autoreset='next_step', where values already holds V of the final observation; pass one of them"
+            )
         elif not next_step and "final_values" not in given:
             raise self.wrong(
                 ValueError, "truncated", "needs the values of the states it cut off at: pass final_values (V of the final observation, read where truncated), "

@@ -93,7 +93,9 @@ def not_a_reset(previous_terminated: Array, previous_truncated: Array) -> Array:
     return ends(previous_terminated, previous_truncated) == False  # noqa: E712  (`~` of a constant flag is an integer)
 
 
-def gae(reward: Array, value: Array, next_value: Array, final_value: Array, terminated: Array, truncated: Array, gamma: Array, lam: Array) -> tuple[Array, Array]:
+def gae(
+    reward: Array, value: Array, next_value: Array, final_value: Array, terminated: Array, truncated: Array, gamma: Array, lam: Array
+) -> tuple[Array, Array]:
     successor = successor_value(next_value, final_value, truncated)
     td_error = reward + bootstrap(gamma, terminated, successor) - value
     return td_error, cut(times(gamma, lam), ends(terminated, truncated))
@@ -145,13 +147,17 @@ def expectation(total: Array, probability: Array, action_value: Array) -> Array:
     return total + times(probability, action_value)
 
 
-def lambda_returns(reward: Array, next_value: Array, final_value: Array, last: Array, terminated: Array, truncated: Array, gamma: Array, lam: Array) -> tuple[Array, Array]:
+def lambda_returns(
+    reward: Array, next_value: Array, final_value: Array, last: Array, terminated: Array, truncated: Array, gamma: Array, lam: Array
+) -> tuple[Array, Array]:
     trace = cut(lam, truncated | last)
     successor = successor_value(next_value, final_value, truncated)
     return reward + bootstrap(gamma, terminated, times(1.0 - trace, successor)), cut(times(gamma, trace), terminated)
 
 
-def discounted_returns(reward: Array, next_value: Array, final_value: Array, last: Array, terminated: Array, truncated: Array, gamma: Array) -> tuple[Array, Array]:
+def discounted_returns(
+    reward: Array, next_value: Array, final_value: Array, last: Array, terminated: Array, truncated: Array, gamma: Array
+) -> tuple[Array, Array]:
     cut_here = truncated | last
     successor = xp.where(cut_here, successor_value(next_value, final_value, truncated), 0.0)
     return reward + bootstrap(gamma, terminated, successor), cut(gamma, cut_here | terminated)

@@ -17,13 +17,15 @@ def docstring(recurrence: Recurrence, array: str) -> str:
     parts += [_filled(f"- {boundary}", 2) for boundary in recurrence.boundaries]
     parts.append(
         _filled(
-            "d_t is terminated, x_t truncated, e_t either, N_t = V(s'_t). [p] is 1 where p holds, else 0, and always selects: what is not selected is not read. "
-            "The boundary rules B1 to B12 hold (rlscan.spec.rules).",
+            "d_t is terminated, x_t truncated, e_t either, N_t = V(s'_t). [p] is 1 where p holds, else 0, and always selects: what is not selected is "
+            "not read. The boundary rules B1 to B12 hold (rlscan.spec.rules).",
             0,
         )
     )
     parts.append(f"Source: {recurrence.source}.")
-    arguments = "\n".join(_filled(f"{argument.name}: {shape_of(recurrence, argument, array)}. {argument.says}", 8, first=4) for argument in recurrence.arguments)
+    arguments = "\n".join(
+        _filled(f"{argument.name}: {shape_of(recurrence, argument, array)}. {argument.says}", 8, first=4) for argument in recurrence.arguments
+    )
     parts.append(f"Args:\n{arguments}")
     returns = "; ".join(f"{name}: {says.rstrip('.')}" for name, says in zip(recurrence.output_names, recurrence.output_says, strict=True))
     shape = "the shape of " + recurrence.frame.name
@@ -60,9 +62,11 @@ def recurrences_page() -> str:
     parts = [
         "# The recurrences",
         "Made from `rlscan.spec` by `python -m rlscan.crosscheck docs`; edit the declarations, not this page.",
-        "Every function has the same arguments in `rlscan.torch_triton`, `rlscan.jax_pallas` and, on NumPy arrays, `rlscan.spec.reference`. "
-        "`[p]` is 1 where p holds, else 0, and always selects: what is not selected is not read. `d_t` is `terminated`, `x_t` `truncated`, `e_t` either, "
-        "`N_t` = V(s'_t), `g_t` `gamma`, `l_t` `lam`, `w_t` `exp(log_rhos)`.",
+        (
+            "Every function has the same arguments in `rlscan.torch_triton`, `rlscan.jax_pallas` and, on NumPy arrays, `rlscan.spec.reference`. "
+            "`[p]` is 1 where p holds, else 0, and always selects: what is not selected is not read. `d_t` is `terminated`, `x_t` `truncated`, `e_t` either, "
+            "`N_t` = V(s'_t), `g_t` `gamma`, `l_t` `lam`, `w_t` `exp(log_rhos)`."
+        ),
     ]
     for recurrence in RECURRENCES.values():
         parts.append(f"## `{recurrence.name}`")

@@ -82,5 +82,5 @@ def _merged(sizes: tuple[int, ...], rows: dict[str, tuple[int, ...]]) -> tuple[t
             for name in rows:
                 strides[name].append(rows[name][axis])
     if not merged:
-        return (1,), {name: (0,) for name in rows}
+        return (1,), dict.fromkeys(rows, (0,))
     return tuple(merged), {name: tuple(own) for name, own in strides.items()}

@@ -130,7 +130,11 @@ VTRACE = Recurrence(
         "vs_t = V_t + D_t\n"
         "pg_t = min(pg_rho_bar, w_t) (r_t + [~d_t] g_t (N_t + [~e_t] D_(t+1)) - V_t)"
     ),
-    boundaries=(_ADDED_ONCE, "The advantage bootstraps from vs_(t+1) inside an episode and from N_t at a truncation and at the window's end.", "lam stands in c only."),
+    boundaries=(
+        _ADDED_ONCE,
+        "The advantage bootstraps from vs_(t+1) inside an episode and from N_t at a truncation and at the window's end.",
+        "lam stands in c only.",
+    ),
     source="Espeholt et al. 2018, arXiv:1802.01561, equation 1 and section 4.2",
     result="VTrace",
     output_names=("vs", "pg_advantages"),

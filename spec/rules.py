@@ -25,7 +25,11 @@ RULES: dict[str, Rule] = {
         Rule("B5", "no contamination", "NaN or infinity on the far side of a boundary, or in a place that is not read, never reaches this side."),
         Rule("B6", "zero discount", "A discount of 0 is a hard cut: nothing behind it is read, and 0 * inf is never formed."),
         Rule("B7", "forward operations", "The cut is on the edge out of the ending step: the reset shows at t+1; with starts, at t."),
-        Rule("B8", "valid", "Results at valid steps equal those of the row with its invalid steps removed; outputs at invalid steps are 0, whatever is stored there."),
+        Rule(
+            "B8",
+            "valid",
+            "Results at valid steps equal those of the row with its invalid steps removed; outputs at invalid steps are 0, whatever is stored there.",
+        ),
         Rule("B9", "NaN inside", "NaN inside an episode reaches every step that depends on it, at every length; clips let NaN through."),
         Rule("B10", "sizes", "T = 0, no rows, T = 1, any T, non-contiguous and broadcast inputs give the same values as the loop."),
         Rule("B11", "numbers", "Half-precision and float32 inputs are computed in float32, float64 in float64; flags may have any type, nonzero is True."),

@@ -21,7 +21,9 @@ def signature(recurrence: Recurrence) -> inspect.Signature:
     return inspect.Signature(parameters)
 
 
-def public_function(recurrence: Recurrence, run: Callable[[Recurrence, Mapping[str, Any]], Any], module: str, array: str = "numpy.ndarray") -> Callable[..., Any]:
+def public_function(
+    recurrence: Recurrence, run: Callable[[Recurrence, Mapping[str, Any]], Any], module: str, array: str = "numpy.ndarray"
+) -> Callable[..., Any]:
     """The function `recurrence.name`, which calls `run(recurrence, arguments)`.
 
     It is compiled from its signature, as dataclasses are, because binding arguments by `inspect` on each call costs

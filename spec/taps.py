@@ -158,7 +158,11 @@ def wire(recurrence: Recurrence, given: frozenset[str], numbers: frozenset[str] 
     valid_names = {"given": ("valid",), "derived": ("preceding_terminated", "preceding_truncated"), "all": ()}[validity]
     valid_taps = tuple(source(name) for name in valid_names)
     used = {read.at for read in reads} | {tap.at for tap in (*coefficients, *outputs) if isinstance(tap, Outside)}
-    neighbour: Literal["none", "next", "previous"] = "none" if validity != "given" else "next" if "next" in used else "previous" if "previous" in used else "none"
+    neighbour: Literal["none", "next", "previous"] = (
+        "none" if validity != "given" else "next" if "next" in used else "previous" if "previous" in used else "none"
+    )
     if {"next", "previous"} <= used:
         raise TypeError(f"{recurrence.name}: reads both the next and the previous valid step")
-    return Wiring(recurrence, tuple(reads), coefficients, outputs, validity, valid_taps, neighbour, recurrence.seed if recurrence.seed in given else None, given)
+    return Wiring(
+        recurrence, tuple(reads), coefficients, outputs, validity, valid_taps, neighbour, recurrence.seed if recurrence.seed in given else None, given
+    )

@@ -30,7 +30,9 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["k
     if torch.is_grad_enabled():
         for name, array in call.arrays.items():
             if array.requires_grad:
-                raise NotImplementedError(f"{recurrence.name}: {name} requires a gradient, which rlscan does not compute yet; call it under torch.no_grad() or detach {name}")
+                raise NotImplementedError(
+                    f"{recurrence.name}: {name} requires a gradient, which rlscan does not compute yet; call it under torch.no_grad() or detach {name}"
+                )
     if method is None:
         method = "kernels" if call.device.type == "cuda" else "vectorised"
     if method == "kernels":

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -52,5 +51,3 @@ class WholeTensors:
         if backward:
             return place.flip(0).cummin(0).values.flip(0)
         return place.cummax(0).values
-
-

@@ -76,9 +76,9 @@ def coordinates(row, row_sizes):
     places = ()
     for i in tl.static_range(len(row_sizes)):
         size = row_sizes[len(row_sizes) - 1 - i]
-        places = (row % size,) + places  # noqa: RUF005
+        places = (row % size,) + places
         row = row // size
-    return (row,) + places  # noqa: RUF005
+    return (row,) + places
 
 
 @triton.jit
@@ -155,17 +155,17 @@ def taps(reads, outside, state, state_beyond, TAPS: tl.constexpr, CONSTANTS: tl.
     chosen = ()
     for i in tl.static_range(len(TAPS)):
         if TAPS[i] >= 0:
-            chosen = chosen + (reads[TAPS[i]],)  # noqa: RUF005
+            chosen = chosen + (reads[TAPS[i]],)
         elif TAPS[i] == OUTSIDE:
-            chosen = chosen + (outside,)  # noqa: RUF005
+            chosen = chosen + (outside,)
         elif TAPS[i] == STATE_TAP:
-            chosen = chosen + (state,)  # noqa: RUF005
+            chosen = chosen + (state,)
         elif TAPS[i] == STATE_BEYOND_TAP:
-            chosen = chosen + (state_beyond,)  # noqa: RUF005
+            chosen = chosen + (state_beyond,)
         elif TAPS[i] == FLAG_CONSTANT:
-            chosen = chosen + (tl.full((), CONSTANTS[i], tl.int1),)  # noqa: RUF005
+            chosen = chosen + (tl.full((), CONSTANTS[i], tl.int1),)
         else:
-            chosen = chosen + (tl.full((), CONSTANTS[i], COMPUTE),)  # noqa: RUF005
+            chosen = chosen + (tl.full((), CONSTANTS[i], COMPUTE),)
     return chosen
 
 
@@ -174,12 +174,14 @@ def offsets_of(places, strides, PATTERN: tl.constexpr, COUNT: tl.constexpr, FIRS
     """Where a row starts in each of COUNT arrays."""
     offsets = ()
     for i in tl.static_range(COUNT):
-        offsets = offsets + (row_offset(places, strides, PATTERN, FIRST + i),)  # noqa: RUF005
+        offsets = offsets + (row_offset(places, strides, PATTERN, FIRST + i),)
     return offsets
 
 
 @triton.jit
-def nearest_over_tile(valid_array, offset, places, strides, t, inside, steps, nearest_carry, PATTERN: tl.constexpr, VALID: tl.constexpr, BACKWARD: tl.constexpr):
+def nearest_over_tile(
+    valid_array, offset, places, strides, t, inside, steps, nearest_carry, PATTERN: tl.constexpr, VALID: tl.constexpr, BACKWARD: tl.constexpr
+):
     """The nearest valid step beside each step of a tile whose steps are on axis 1."""
     beside = t + 1 if BACKWARD else t - 1
     stored = inside & (beside >= 0) & (beside < steps)
@@ -195,8 +197,8 @@ def nearest_over_tile(valid_array, offset, places, strides, t, inside, steps, ne
 @triton.jit(do_not_specialize=PLAIN)
 def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps, row_sizes, strides, num_actions,
                 segments, blocks,
-                PASS: tl.constexpr, PATTERN: tl.constexpr, ACTION_STRIDES: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr,
-                OUTPUTS: tl.constexpr,
+                PASS: tl.constexpr, PATTERN: tl.constexpr, ACTION_STRIDES: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr,
+                FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.constexpr,
                 TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr, BEYOND: tl.constexpr,
                 VALIDITY: tl.constexpr, VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, IS_NEAREST: tl.constexpr, BACKWARD: tl.constexpr,
                 SEEDED: tl.constexpr, SPLIT: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_STEPS: tl.constexpr):  # fmt: skip
@@ -239,7 +241,10 @@ def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps
         t = block * BLOCK_STEPS + k
         inside = row_exists & (t < steps)
         if PASS == "nearest":
-            valid = tl.load(arrays[VALID_TAPS[0]] + (row_offsets[VALID_TAPS[0]] + time_offset(t, places, strides, PATTERN, VALID_TAPS[0])), mask=inside, other=0) != 0
+            valid = (
+                tl.load(arrays[VALID_TAPS[0]] + (row_offsets[VALID_TAPS[0]] + time_offset(t, places, strides, PATTERN, VALID_TAPS[0])), mask=inside, other=0)
+                != 0
+            )
             if BACKWARD:
                 nearest_carry = tl.minimum(nearest_carry, tl.min(tl.where(valid, t, far), 1)[:, None])
             else:
@@ -247,11 +252,34 @@ def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps
         else:
             nearest = t
             if IS_NEAREST:
-                nearest = nearest_over_tile(arrays[VALID_TAPS[0]], row_offsets[VALID_TAPS[0]], places, strides, t, inside, steps, nearest_carry, PATTERN, VALID_TAPS[0], BACKWARD)
+                nearest = nearest_over_tile(
+                    arrays[VALID_TAPS[0]], row_offsets[VALID_TAPS[0]], places, strides, t, inside, steps, nearest_carry, PATTERN, VALID_TAPS[0], BACKWARD
+                )
                 nearest_carry = tl.sum(tl.where(k == edge_of_tile, nearest, 0), 1)[:, None]
             reads = ()
             for j in tl.static_range(NUM):
-                reads = reads + (read(j, arrays, edges, row_offsets, edge_offsets, places, strides, num_actions, t, nearest, row_exists, inside, steps, PATTERN, ACTION_STRIDES, AT, EDGE, FLAG, COMPUTE),)  # noqa: RUF005  # fmt: skip
+                tap = read(
+                    j,
+                    arrays,
+                    edges,
+                    row_offsets,
+                    edge_offsets,
+                    places,
+                    strides,
+                    num_actions,
+                    t,
+                    nearest,
+                    row_exists,
+                    inside,
+                    steps,
+                    PATTERN,
+                    ACTION_STRIDES,
+                    AT,
+                    EDGE,
+                    FLAG,
+                    COMPUTE,
+                )
+                reads = reads + (tap,)
             beside = nearest if IS_NEAREST else (t + 1 if BACKWARD else t - 1)
             outside = (beside < 0) | (beside >= steps)
             valid = inside
@@ -295,8 +323,9 @@ def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps
 @triton.jit(do_not_specialize=PLAIN)
 def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps, row_sizes, strides, num_actions,
                    segments, blocks,
-                   PASS: tl.constexpr, PATTERN: tl.constexpr, ACTION_STRIDES: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr,
-                   OUTPUTS: tl.constexpr, TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr,
+                   PASS: tl.constexpr, PATTERN: tl.constexpr, ACTION_STRIDES: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr,
+                   FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.constexpr,
+                   TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr,
                    BEYOND: tl.constexpr, VALIDITY: tl.constexpr, VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, IS_NEAREST: tl.constexpr,
                    BACKWARD: tl.constexpr, SEEDED: tl.constexpr, SPLIT: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_ROWS: tl.constexpr,
                    BLOCK_STEPS: tl.constexpr):  # fmt: skip
@@ -340,9 +369,9 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
     for j in tl.static_range(NUM):
         if BEHIND[j] >= 0 and PASS != "nearest":
             carried = carried + (read(j, arrays, edges, row_offsets, edge_offsets, places, strides, num_actions, first, nearest, row_exists, row_exists,
-                                      steps, PATTERN, ACTION_STRIDES, AT, EDGE, FLAG, COMPUTE),)  # noqa: RUF005  # fmt: skip
+                                      steps, PATTERN, ACTION_STRIDES, AT, EDGE, FLAG, COMPUTE),)  # fmt: skip
         else:
-            carried = carried + (row_exists,)  # noqa: RUF005
+            carried = carried + (row_exists,)
 
     for i in range((high - low + BLOCK_STEPS - 1) // BLOCK_STEPS):
         loaded = ()
@@ -351,10 +380,10 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
             inside = row_exists & (t >= low) & (t < high)
             for j in tl.static_range(NUM):
                 if BEHIND[j] >= 0 or (PASS == "nearest" and j != VALID_TAPS[0]):
-                    loaded = loaded + (inside,)  # noqa: RUF005
+                    loaded = loaded + (inside,)
                 else:
                     loaded = loaded + (read(j, arrays, edges, row_offsets, edge_offsets, places, strides, num_actions, t, t, row_exists, inside,
-                                            steps, PATTERN, ACTION_STRIDES, AT, EDGE, FLAG, COMPUTE),)  # noqa: RUF005  # fmt: skip
+                                            steps, PATTERN, ACTION_STRIDES, AT, EDGE, FLAG, COMPUTE),)  # fmt: skip
         for k in tl.static_range(BLOCK_STEPS):
             t = first - i * BLOCK_STEPS - k if BACKWARD else first + i * BLOCK_STEPS + k
             valid = row_exists & (t >= low) & (t < high)
@@ -366,9 +395,9 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
                 reads = ()
                 for j in tl.static_range(NUM):
                     if BEHIND[j] >= 0:
-                        reads = reads + (carried[j],)  # noqa: RUF005
+                        reads = reads + (carried[j],)
                     else:
-                        reads = reads + (loaded[k * NUM + j],)  # noqa: RUF005
+                        reads = reads + (loaded[k * NUM + j],)
                 if VALIDITY == VALID_GIVEN:
                     valid = inside & reads[VALID_TAPS[0]]
                 elif VALIDITY != ALL_VALID:
@@ -395,11 +424,11 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
                 now = ()
                 for j in tl.static_range(NUM):
                     if BEHIND[j] < 0:
-                        now = now + (carried[j],)  # noqa: RUF005
+                        now = now + (carried[j],)
                     elif AT[j] == NEAREST:
-                        now = now + (tl.where(valid, reads[BEHIND[j]], carried[j]),)  # noqa: RUF005
+                        now = now + (tl.where(valid, reads[BEHIND[j]], carried[j]),)
                     else:
-                        now = now + (reads[BEHIND[j]],)  # noqa: RUF005
+                        now = now + (reads[BEHIND[j]],)
                 carried = now
     if PASS == "totals":
         tl.store(totals + (slot + segment) * 2, addend, mask=row_exists)
