@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,9 +46,9 @@ class Problem:
     scenario: str
     label: str
     recurrence: Recurrence
-    arguments: Mapping[str, Any]
+    arguments: dict[str, Any]
     dtype: str = "float32"
-    clean: Mapping[str, Any] | None = None
+    clean: dict[str, Any] | None = None
     untouched: np.ndarray | None = None
     known: Callable[[tuple], list[str]] | None = None
 
@@ -118,13 +118,11 @@ def random_data(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
     for number, variant in enumerate(every):
         yield _drawn("random", recurrence, variant, extent, number)
     for number, (layout, dtype, steps) in enumerate(itertools.product(LAYOUTS, DTYPES, sizes)):
-        # All combinations of a few, or in a quick run each of them once.
-        chosen = every if extent.full else [every[number % len(every)]] if number % 4 == 1 else []
+        # 5 has no divisor in common with the numbers of dtypes and sizes, so that a quick run meets each of them.
+        chosen = every if extent.full else [every[number % len(every)]] if number % 5 == 0 else []
         for variant in chosen:
-            form = FORMS[number % len(FORMS)]
-            yield _drawn(
-                "random", recurrence, dataclasses.replace(variant, form=form), extent, number, layout, dtype, steps, actions=(1, 3, 18, 300)[number % 4]
-            )
+            formed = dataclasses.replace(variant, form=FORMS[number % len(FORMS)])
+            yield _drawn("random", recurrence, formed, extent, number, layout, dtype, steps, actions=(1, 3, 18, 300)[number % 4])
     if any(argument.shape == "inputs" for argument in recurrence.arguments):
         for layout in LAYOUTS if extent.full else LAYOUTS[:1]:
             yield _drawn("random", recurrence, every[-1], extent, 0, layout, features=(3,), note="features")
@@ -148,7 +146,7 @@ def window_end(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
     """Nothing ends, and the bootstrap outweighs all else: counted twice, or not at all, it shows."""
     for number, variant in enumerate(extent.variants(recurrence)):
         problem = _drawn("B4", recurrence, variant, extent, number)
-        window = Window(recurrence, dict(problem.arguments))
+        window = Window(recurrence, problem.arguments)
         for name in ("terminated", "truncated", "starts"):
             if name in problem.arguments:
                 problem.arguments[name][...] = 0
@@ -178,7 +176,8 @@ def segments(rule: str, recurrence: Recurrence, extent: Extent) -> Iterator[Prob
         spoilt = window.valid & (segment % 2 == number % 2)
         for name in arguments:
             if window.per_step(name) and not window.kinds[name].flag:
-                _poison(window.along_time(name), spoilt & ~zeros if name in ("gamma", "factor") else spoilt)
+                parameter = window.kinds[name].shape == "parameter"
+                _poison(window.along_time(name), spoilt & ~zeros if parameter else spoilt, POISON[:1] if parameter else POISON)
         if "bootstrap_value" in arguments:
             _poison(arguments["bootstrap_value"], (window.last & spoilt).any(axis=0))
         if "initial" in arguments:
@@ -187,24 +186,21 @@ def segments(rule: str, recurrence: Recurrence, extent: Extent) -> Iterator[Prob
 
 
 def nan_inside(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
-    """One NaN, or infinity, in each row, in each of the arguments, also behind many small factors and in a ratio that is clipped."""
-    for number, variant in enumerate(extent.variants(recurrence, "per step") if extent.full else extent.variants(recurrence, "per step")[:2]):
+    """NaN or infinity at one step, in each of the arguments, also behind many small factors and in a ratio that is clipped."""
+    for number, variant in enumerate(extent.variants(recurrence, "per step")[: None if extent.full else 2]):
         for steps, small in ((extent.steps, False), (300, True)):
             problem = _drawn("B9", recurrence, variant, extent, number, steps=steps)
-            names = [name for name in problem.arguments if Window(recurrence, dict(problem.arguments)).per_step(name)]
-            for name in [name for name in names if not next(a for a in recurrence.arguments if a.name == name).flag]:
-                arguments = _copied(problem.arguments)
-                window = Window(recurrence, arguments)
-                if small:
-                    for flag in ("terminated", "truncated", "starts"):
-                        if flag in arguments:
-                            arguments[flag][...] = 0
-                    for factor in ("lam", "factor"):
-                        if factor in arguments:
-                            arguments[factor][...] = 0.25
-                place = 3 if not window.backward else -3
-                window.along_time(name)[place] = POISON[number % 3]
-                yield dataclasses.replace(problem, label=f"{problem.label}; {POISON[number % 3]} in {name}", arguments=arguments)
+            window = Window(recurrence, problem.arguments)
+            if small:
+                for name in ("terminated", "truncated", "starts", "lam", "factor"):
+                    if name in problem.arguments:
+                        problem.arguments[name][...] = 0 if window.kinds[name].flag else 0.25
+            for name in problem.arguments:
+                if window.per_step(name) and not window.kinds[name].flag:
+                    arguments = _copied(problem.arguments)
+                    planted = POISON[number % 3] if window.kinds[name].shape != "parameter" else np.nan
+                    Window(recurrence, arguments).along_time(name)[-3 if window.backward else 3] = planted
+                    yield dataclasses.replace(problem, label=f"{planted} in {name}; {problem.label}", arguments=arguments)
 
 
 def sizes(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
@@ -217,15 +213,9 @@ def sizes(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
     yield Problem("B10", f"one row without an axis; {variant}", recurrence, arguments)
     for layout in LAYOUTS if extent.full else LAYOUTS[:2]:
         problem = _drawn("B10", recurrence, dataclasses.replace(variant, form="per step"), extent, 0, layout)
-        arrays = {name: value for name, value in problem.arguments.items() if isinstance(value, np.ndarray)}
-        yield dataclasses.replace(
-            problem, label=f"every other element; {problem.label}", arguments={**problem.arguments, **{name: _strided(array) for name, array in arrays.items()}}
-        )
-        yield dataclasses.replace(
-            problem, label=f"transposed; {problem.label}", arguments={**problem.arguments, **{name: np.asfortranarray(array) for name, array in arrays.items()}}
-        )
-        repeated = {name: np.broadcast_to(array[:1], array.shape) for name, array in arrays.items() if array.ndim}
-        yield dataclasses.replace(problem, label=f"repeated along the first axis; {problem.label}", arguments={**problem.arguments, **repeated})
+        for how, view in (("every other element", _strided), ("transposed", np.asfortranarray), ("repeated along the first axis", _repeated)):
+            viewed = {name: view(value) for name, value in problem.arguments.items() if isinstance(value, np.ndarray)}
+            yield dataclasses.replace(problem, label=f"{how}; {problem.label}", arguments=problem.arguments | viewed)
 
 
 def numbers(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
@@ -241,10 +231,8 @@ def known_cases(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
     for case in cases.load():
         if case.op != recurrence.name or case.is_gradient:
             continue
-        for dtype in ("float64", "float32"):
-            given = {
-                name: held(value, dtype) if isinstance(value, np.ndarray) and value.dtype == np.float64 else value for name, value in case.arguments.items()
-            }
+        for dtype in ("float32", "float64") if extent.full else ("float32",):
+            given = {name: held(x, dtype) if isinstance(x, np.ndarray) and x.dtype == np.float64 else x for name, x in case.arguments.items()}
 
             def known(results: tuple, case: cases.Case = case) -> list[str]:
                 return cases.check(case, dict(zip(recurrence.output_names, results, strict=True)))
@@ -336,9 +324,9 @@ def _copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
 
 
-def _poison(array: np.ndarray, where: np.ndarray) -> None:
-    """Raised flags, or NaN and both infinities in turn."""
-    array[where] = 1 if array.dtype.kind not in "f" else np.resize(POISON, array[where].shape)
+def _poison(array: np.ndarray, where: np.ndarray, numbers: Sequence[float] = POISON) -> None:
+    """Raised flags, or the numbers in turn."""
+    array[where] = 1 if array.dtype.kind not in "f" else np.resize(numbers, array[where].shape)
 
 
 _OFTEN = {"B1": ("terminated",), "B2": ("truncated",), "B3": ("terminated", "truncated"), "B7": ("terminated", "truncated", "starts")}
@@ -351,7 +339,7 @@ def _raised(rule: str, problem: Problem) -> list[str]:
 
 def _raise_flags(problem: Problem, rule: str) -> None:
     """Make what the rule is about happen often."""
-    window = Window(problem.recurrence, dict(problem.arguments))
+    window = Window(problem.recurrence, problem.arguments)
     often = np.random.default_rng(len(problem.label)).random(window.shape) < 0.3
     for name in _raised(rule, problem):
         window.along_time(name)[often] = 1
@@ -366,3 +354,8 @@ def _strided(array: np.ndarray) -> np.ndarray:
     wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
     wide[..., ::2] = array
     return wide[..., ::2]
+
+
+def _repeated(array: np.ndarray) -> np.ndarray:
+    """The first of the first axis everywhere along it, without a copy."""
+    return np.broadcast_to(array[:1], array.shape) if array.ndim else array

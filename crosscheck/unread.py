@@ -96,11 +96,7 @@ def unread(recurrence: Recurrence, arguments: dict[str, Any], rule: str) -> dict
     window = Window(recurrence, arguments)
     taps = {*parameters(recurrence.coefficients), *(parameters(recurrence.outputs) if recurrence.outputs else ())}
     masks = {"B1": _terminated, "B2": _truncated, "B3": _terminated, "B6": _no_discount, "B7": _edges, "B8": _invalid}[rule](window, taps)
-    return {
-        name: mask
-        for name, mask in masks.items()
-        if isinstance(arguments.get(name), np.ndarray) and (window.per_step(name) or window.kinds[name].shape == "row")
-    }
+    return {name: mask for name, mask in masks.items() if window.per_step(name) or (name in arguments and window.kinds[name].shape == "row")}
 
 
 def _behind(window: Window, taps: set[str], unread_here: np.ndarray) -> dict[str, np.ndarray]:

@@ -65,9 +65,10 @@ contracting `a + b * c` into one operation leaves out a rounding. All errors bel
    is multiplied by 1 + u64/u: nothing for float32, 2 for float64.
 
 Where the oracle is not finite, the bound is NaN, and a result agrees if it is NaN or infinity like the oracle. Where a
-sum, or a product of neighbouring factors that meets anything but 0, may overflow the compute dtype, or a term has 1/u
-roundings, nothing can be promised, and the bound is infinite. One promise is conditional: NaN behind a factor
-that is not 0 but is 0 in the compute dtype (exp(-200) in float32) is cut off there.
+sum, or a product of neighbouring factors that meets anything but 0, may overflow the compute dtype (or is infinite), or a
+term has 1/u roundings, nothing can be promised up to the next cut, and the bound is infinite: a tree may form inf - inf where
+the loop does not. One promise is conditional: NaN behind a factor that is not 0 but is 0 in the compute dtype
+(exp(-200) in float32) is cut off there.
 """
 
 from __future__ import annotations
@@ -149,19 +150,19 @@ class Rounded:
     def __add__(self, other: Any) -> Rounded:
         other = self.arithmetic.operand(other)
         exact = self.is_exactly_zero | other.is_exactly_zero
-        return self.arithmetic.rounded(self.value + other.value, self.error + other.error, exact)
+        return self.arithmetic.rounded(self.value + other.value, self.error + other.error, (self, other), exact)
 
     def __mul__(self, other: Any) -> Rounded:
         other = self.arithmetic.operand(other)
         inherited = np.abs(self.value) * other.error + np.abs(other.value) * self.error + self.arithmetic.u * self.error * other.error
         exact = self.is_exactly_zero | other.is_exactly_zero
-        return self.arithmetic.rounded(self.value * other.value, inherited, exact)
+        return self.arithmetic.rounded(self.value * other.value, inherited, (self, other), exact)
 
     def __truediv__(self, other: Any) -> Rounded:
         other = self.arithmetic.operand(other)
         value, room = self.value / other.value, np.abs(other.value) - self.arithmetic.u * other.error
         inherited = np.where(room > 0, (self.error + np.abs(value) * other.error) / room, np.inf)
-        return self.arithmetic.rounded(value, inherited, self.is_exactly_zero)
+        return self.arithmetic.rounded(value, inherited, (self, other), self.is_exactly_zero)
 
     def __neg__(self) -> Rounded:
         return Rounded(self.arithmetic, -self.value, self.error)
@@ -197,7 +198,7 @@ class Rounded:
 
     def _compared(self, other: Any, comparison: np.ufunc) -> Decided:
         other = self.arithmetic.operand(other)
-        error = self.error + other.error
+        error = sum(np.where(np.abs(x.value) > self.arithmetic.huge, 0.0, x.error) for x in (self, other))  # beyond the range it stays there
         return Decided(comparison(self.value, other.value), (error > 0) & (np.abs(self.value - other.value) <= self.arithmetic.u * error))
 
 
@@ -245,11 +246,14 @@ class Arithmetic:
     def moveaxis(self, array: Any, source: int, destination: int) -> Any:
         return _each(array, lambda own: np.moveaxis(own, source, destination))
 
-    def rounded(self, value: np.ndarray, inherited: np.ndarray, exact: np.ndarray | bool = False, own: float = 1.0) -> Rounded:
+    def rounded(self, value: np.ndarray, inherited: np.ndarray, operands: tuple[Rounded, ...], exact: np.ndarray | bool = False, own: float = 1.0) -> Rounded:
         """The result of one operation, which itself errs by `own` u of it unless it is exact."""
         reach = np.abs(value) + self.u * inherited
         error = inherited + np.where(exact, 0.0, own * reach + np.where(reach < 2 * self.tiny, self.tiny / self.u, 0.0))
-        return Rounded(self, value, np.where(np.isfinite(value) & (reach + self.u * error > self.huge), np.inf, error))
+        # NaN and infinity have no error, but where an operand may be anything, so may they.
+        unknown = functools.reduce(np.logical_or, (np.isinf(operand.error) for operand in operands))
+        known = np.where(np.isfinite(value), np.where(reach + self.u * error <= self.huge, error, np.inf), 0.0)
+        return Rounded(self, value, np.where(unknown, np.inf, known))
 
     def where(self, condition: Decided | np.ndarray, yes: Any, no: Any) -> Any:
         if not any(isinstance(x, Decided | Rounded) for x in (condition, yes, no)):
@@ -258,13 +262,14 @@ class Arithmetic:
         yes, no = self.operand(yes), self.operand(no)
         error = np.where(condition.value, yes.error, no.error)
         either = np.maximum(yes.error, no.error) + np.abs(yes.value - no.value) / self.u
+        either = np.where(np.isnan(either), np.inf, either)
         return Rounded(self, np.where(condition.value, yes.value, no.value), np.where(condition.unsure, either, error))
 
     def exp(self, x: Any) -> Rounded:
         x = self.operand(x)
         value = np.exp(x.value)
         inherited = _meet(value, np.expm1(self.u * x.error) / self.u)
-        return self.rounded(value, inherited, exact=np.isneginf(x.value) & (x.error == 0), own=EXP_ERROR)
+        return self.rounded(value, inherited, (x,), np.isneginf(x.value) & (x.error == 0), own=EXP_ERROR)
 
 
 @functools.cache
@@ -302,7 +307,7 @@ def bound(call: Call) -> tuple[np.ndarray, ...]:
 
 def _absolute(output: Rounded) -> np.ndarray:
     error = output.arithmetic.u * (1 + U64 / output.arithmetic.u) * output.error
-    return np.where(np.isfinite(output.value), np.where(np.isfinite(error), error, np.inf), np.nan)
+    return np.where(np.isfinite(output.value) | np.isinf(error), error, np.nan)
 
 
 def _scan(alpha: Rounded, beta: Rounded, seed: Rounded, backward: bool) -> tuple[Rounded, Rounded]:
@@ -318,7 +323,7 @@ def _scan(alpha: Rounded, beta: Rounded, seed: Rounded, backward: bool) -> tuple
     m, z, n = nothing, nothing, nothing
     # The smallest and the largest product of neighbouring factors that meets anything, the largest from t on, and max S.
     least, most, grown, largest, k = np.full(nothing.shape, np.inf), nothing, nothing + 1, s, nothing
-    overflows = np.zeros(nothing.shape, bool)
+    unknown = np.zeros(nothing.shape, bool)
     states, beyond, errors, errors_beyond = (np.empty(alpha.value.shape) for _ in range(4))
     error = g
     for t in reversed(range(len(a))) if backward else range(len(a)):
@@ -334,13 +339,14 @@ def _scan(alpha: Rounded, beta: Rounded, seed: Rounded, backward: bool) -> tuple
         most = np.where(ends, 0.0, bt * np.maximum(1.0, most))
         grown = np.where(ends, 1.0, np.maximum(1.0, bt * grown))
         k = np.maximum(np.where(least < 4 * tiny, largest, 0.0), _meet(bt, k))
-        overflows = (most > huge / 4) | (~cut & overflows)
+        unknown = (most > huge / 4) | np.isinf(alpha.error[t]) | (np.isinf(beta.error[t]) & (s != 0)) | (unknown & ~cut)
         s = a[t] + _meet(bt, s)
         largest = np.maximum(s, np.where(cut, 0.0, largest))
         additions = np.minimum(_meet(n, s), math.e * s ** (1 - p) * z)
         spread = 1 - 2 * n * (u + 4 * U64)  # the evaluation of this bound rounds too
         error = g + (m + additions) / spread + _meet(2 * n * tiny / u, grown + k)
-        error = np.where(overflows | (s > huge / 2) | (spread <= 0), np.inf, error)
+        unknown = unknown | (np.isfinite(s) & (s > huge / 2)) | (spread <= 0)
+        error = np.where(unknown, np.inf, np.where(np.isfinite(y), error, 0.0))
         states[t], errors[t] = y, error
     return Rounded(arithmetic, states, errors), Rounded(arithmetic, beyond, errors_beyond)
 

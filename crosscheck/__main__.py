@@ -1,0 +1,169 @@
+"""The command: `python -m rlscan.crosscheck`, installed as `rlscan-crosscheck`.
+
+Without a sub-command it runs the crosscheck. Exit code 0: all agree; 1: they do not, or a backend that was asked for is
+missing; 2: the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rlscan.crosscheck.backends import BACKENDS, Backend, Device
+from rlscan.spec.recurrences import RECURRENCES
+
+DEFAULT_BACKENDS = {"cpu": ("torch", "jax"), "cuda": ("torch", "triton", "jax", "pallas")}
+"""Without --backends, those of these that are installed. On a CPU kernels are interpreted, which is slow: ask for them by name."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser, commands = _parser()
+    # The plain run is the default: whatever does not begin with a command are its options.
+    if not arguments or (arguments[0] not in commands and arguments[0] not in ("-h", "--help")):
+        arguments.insert(0, "run")
+    options = parser.parse_args(arguments)
+    return options.command(options)
+
+
+def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
+    parser = argparse.ArgumentParser(prog="rlscan-crosscheck", description="Compares both backends with the spec, and with each other.")
+    commands = parser.add_subparsers(title="commands", required=True)
+
+    run = commands.add_parser("run", help="compare (the default)", description="Runs every scenario on every backend against the float64 oracle.")
+    run.add_argument("--ops", type=_names(lambda: RECURRENCES), default=tuple(RECURRENCES), metavar="A,B", help=f"of {', '.join(RECURRENCES)}")
+    run.add_argument("--backends", type=_names(lambda: BACKENDS), metavar="A,B", help=f"of {', '.join(BACKENDS)}; default: those that are installed")
+    run.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    run.add_argument("--scenarios", type=_names(_scenarios), metavar="A,B", help="random, B1 to B12, cases, rollouts; default: all")
+    extent = run.add_mutually_exclusive_group()
+    extent.add_argument("--quick", action="store_false", dest="full", help="a selection that takes about a minute (the default)")
+    extent.add_argument("--full", action="store_true", help="every combination")
+    run.add_argument("--seed", type=int, default=0)
+    run.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
+    run.set_defaults(command=_run)
+
+    report = commands.add_parser("report", help="render the JSON of a run as a Markdown page")
+    report.add_argument("json", type=Path, metavar="FILE.json")
+    report.add_argument("--to", type=Path, metavar="FILE.md", help="default: standard output")
+    report.set_defaults(command=_report)
+
+    docs = commands.add_parser("docs", help="write the page of the recurrences from their declarations")
+    docs.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the page is out of date")
+    docs.add_argument("--to", type=Path, default=Path("docs/recurrences.md"), metavar="FILE.md", help="default: %(default)s")
+    docs.set_defaults(command=_docs)
+    return parser, list(commands.choices)
+
+
+def _names(known: Callable[[], Sequence[str] | dict]) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(name for name in text.split(",") if name)
+        unknown = [name for name in names if name not in known()]
+        if unknown or not names:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'} is not known; wanted some of {', '.join(known())}")
+        return names
+
+    return parse
+
+
+def _scenarios() -> dict:
+    from rlscan.crosscheck.scenarios import SCENARIOS
+
+    return SCENARIOS
+
+
+def _run(options: argparse.Namespace) -> int:
+    from rlscan.crosscheck import report
+    from rlscan.crosscheck.compare import compare
+    from rlscan.crosscheck.scenarios import Extent
+
+    device = _device(options.device)
+    backends, missing = _available(options.backends, device)
+    for name, reason in missing.items():
+        print(f"{name} is missing: {reason}", file=sys.stderr)
+    if options.backends and missing:
+        return 1
+    if not backends:
+        print("there is nothing to compare: pip install 'rlscan[torch]' or 'rlscan[jax]'", file=sys.stderr)
+        return 1
+    scenarios = options.scenarios or tuple(_scenarios())
+    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    header = report.header(device, [backend.name for backend in backends], scenarios, options.full, options.seed, date)
+    recurrences = [RECURRENCES[name] for name in options.ops]
+    with _progress(len(recurrences) * len(scenarios)) as progress:
+        found = compare(recurrences, backends, Extent(options.full, options.seed), device, scenarios, progress, header)
+    report.show(found)
+    if options.json:
+        options.json.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
+    return 0 if found.agrees else 1
+
+
+def _device(wanted: str) -> Device:
+    if wanted != "auto":
+        return "cuda" if wanted == "cuda" else "cpu"
+    return "cuda" if any(BACKENDS[name].missing("cuda") is None for name in DEFAULT_BACKENDS["cuda"]) else "cpu"
+
+
+def _available(wanted: Sequence[str] | None, device: Device) -> tuple[list[Backend], dict[str, str]]:
+    """The backends to run, and why others are not."""
+    names = wanted or DEFAULT_BACKENDS[device]
+    if device == "cpu" and "triton" in names:
+        # Triton decides when it is imported, which is not before a kernel is wanted.
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+    reasons = {name: BACKENDS[name].missing(device) for name in names}
+    return [BACKENDS[name] for name, reason in reasons.items() if reason is None], {name: reason for name, reason in reasons.items() if reason}
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on a terminal, nothing elsewhere."""
+    if importlib.util.find_spec("rich") is None:
+        raise SystemExit("the crosscheck's tables need rich: pip install 'rlscan[crosscheck]'")
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task, started = bar.add_task("", total=total), False
+
+        def advance(description: str) -> None:
+            nonlocal started
+            bar.update(task, description=description, advance=int(started))
+            started = True
+
+        yield advance
+
+
+def _report(options: argparse.Namespace) -> int:
+    from rlscan.crosscheck.compare import Report
+    from rlscan.crosscheck.report import page
+
+    text = page(Report.from_json(json.loads(options.json.read_text(encoding="utf-8"))))
+    if options.to:
+        options.to.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+    return 0
+
+
+def _docs(options: argparse.Namespace) -> int:
+    from rlscan.spec.docstrings import recurrences_page
+
+    text = recurrences_page()
+    if not options.check:
+        options.to.write_text(text, encoding="utf-8")
+        return 0
+    if options.to.is_file() and options.to.read_text(encoding="utf-8") == text:
+        return 0
+    print(f"{options.to} is out of date; run `python -m rlscan.crosscheck docs`", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""What is compared: each backend takes a problem's NumPy arrays and gives NumPy arrays back.
+
+Frameworks are imported when they are used. `missing` says why a backend can't run here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import numpy as np
+
+from rlscan.crosscheck.scenarios import Problem
+from rlscan.spec.calls import check
+from rlscan.spec.recurrences import Recurrence
+from rlscan.spec.reference import NumPyArrays, loop
+
+Device = Literal["cpu", "cuda"]
+
+
+class Backend:
+    """One way to compute a recurrence.
+
+    Attributes:
+        name: on the command line and in reports.
+        framework: the package that must be installed; None for NumPy.
+    """
+
+    name: str
+    framework: str | None = None
+
+    def missing(self, device: Device) -> str | None:
+        """Why it can't run on this device; None if it can."""
+        if self.framework is not None and importlib.util.find_spec(self.framework) is None:
+            return f"{self.framework} is not installed: pip install 'rlscan[{self.framework}]'"
+        return None
+
+    def run(self, problem: Problem, device: Device, recurrence: Recurrence | None = None) -> tuple[np.ndarray, ...]:
+        """The results, in the dtype that the backend returns; of another recurrence with the same arguments if one is given."""
+        raise NotImplementedError
+
+
+class NumPyLoop(Backend):
+    """The spec's own loop, in the dtype that a backend computes in: shows what rounding alone does."""
+
+    name = "numpy"
+
+    def missing(self, device: Device) -> str | None:
+        return None if device == "cpu" else "NumPy runs on the CPU"
+
+    def run(self, problem: Problem, device: Device, recurrence: Recurrence | None = None) -> tuple[np.ndarray, ...]:
+        call = problem.call if recurrence is None else check(recurrence, problem.arguments, NumPyArrays())
+        with np.errstate(all="ignore"):
+            return loop(call, problem.call.dtype)
+
+
+class Torch(Backend):
+    """`rlscan.torch_triton`: what the public functions do, or the Triton kernels."""
+
+    framework = "torch"
+
+    def __init__(self, name: str, method: Literal["kernels"] | None) -> None:
+        self.name, self.method = name, method
+
+    def missing(self, device: Device) -> str | None:
+        if reason := super().missing(device):
+            return reason
+        if device == "cuda":
+            return None if importlib.import_module("torch").cuda.is_available() else "torch sees no CUDA device"
+        if self.method == "kernels" and os.environ.get("TRITON_INTERPRET") != "1":
+            return "Triton kernels run on a CPU only with TRITON_INTERPRET=1 in the environment"
+        return None
+
+    def run(self, problem: Problem, device: Device, recurrence: Recurrence | None = None) -> tuple[np.ndarray, ...]:
+        package = importlib.import_module("rlscan.torch_triton")
+        results = package.run(recurrence or problem.recurrence, _each_array(problem, tensor, device), method=self.method)
+        return tuple(result.cpu().numpy() for result in _tuple(results))
+
+
+class Jax(Backend):
+    """`rlscan.jax_pallas`: what the public functions do, or the Pallas kernels."""
+
+    framework = "jax"
+
+    def __init__(self, name: str, method: Literal["kernels"] | None) -> None:
+        self.name, self.method = name, method
+
+    def missing(self, device: Device) -> str | None:
+        if reason := super().missing(device):
+            return reason
+        return None if device == "cpu" or self._device(device) is not None else "jax sees no CUDA device"
+
+    def run(self, problem: Problem, device: Device, recurrence: Recurrence | None = None) -> tuple[np.ndarray, ...]:
+        package, jax = importlib.import_module("rlscan.jax_pallas"), importlib.import_module("jax")
+        with _wide_numbers(problem), jax.default_device(self._device(device)):
+            arguments = {
+                name: self.array(value, device, problem.dtype) if isinstance(value, np.ndarray) else value for name, value in problem.arguments.items()
+            }
+            results = package.run(recurrence or problem.recurrence, arguments, method=self.method)
+            return tuple(np.asarray(result) for result in _tuple(results))
+
+    def array(self, array: np.ndarray, device: Device, dtype: str) -> Any:
+        """On a GPU the very memory that torch gets, where torch can share it."""
+        jax = importlib.import_module("jax")
+        if device == "cuda" and array.size and TORCH.missing("cuda") is None:
+            return jax.dlpack.from_dlpack(tensor(array, device, dtype).contiguous())
+        moved = jax.numpy.asarray(array)
+        return moved.astype(dtype) if dtype == "bfloat16" and array.dtype == np.float32 else moved
+
+    @staticmethod
+    def _device(device: Device) -> Any:
+        with contextlib.suppress(RuntimeError):
+            return importlib.import_module("jax").devices(device)[0]
+        return None
+
+
+TORCH = Torch("torch", None)
+
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend for backend in (NumPyLoop(), TORCH, Torch("triton", "kernels"), Jax("jax", None), Jax("pallas", "kernels"))
+}
+
+
+def _each_array(problem: Problem, convert: Callable[[np.ndarray, Device, str], Any], device: Device) -> dict[str, Any]:
+    return {name: convert(x, device, problem.dtype) if isinstance(x, np.ndarray) else x for name, x in problem.arguments.items()}
+
+
+def tensor(array: np.ndarray, device: Device, dtype: str) -> Any:
+    """A torch tensor with the strides of `array`."""
+    torch = importlib.import_module("torch")
+    if not array.size:
+        moved = torch.from_numpy(np.empty(array.shape, array.dtype))
+    else:
+        strides = tuple(stride // array.itemsize for stride in array.strides)
+        reach = 1 + sum(stride * (size - 1) for stride, size in zip(strides, array.shape, strict=True))
+        memory = torch.from_numpy(np.lib.stride_tricks.as_strided(array, (reach,), (array.itemsize,)).copy())
+        if dtype == "bfloat16" and array.dtype == np.float32:
+            memory = memory.to(torch.bfloat16)
+        moved = memory.to(device).as_strided(array.shape, strides)
+    return moved.to(device)
+
+
+@functools.cache
+def _x64() -> Any:
+    jax = importlib.import_module("jax")
+    return jax.enable_x64 if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental").enable_x64
+
+
+@contextlib.contextmanager
+def _wide_numbers(problem: Problem) -> Iterator[None]:
+    """JAX's x64 mode where an array needs it; JAX would cast it to 32 bits otherwise."""
+    wide = any(isinstance(value, np.ndarray) and value.dtype.itemsize == 8 for value in problem.arguments.values())
+    with _x64()(True) if wide else contextlib.nullcontext():
+        yield
+
+
+def _tuple(results: Any) -> tuple:
+    return tuple(results) if isinstance(results, tuple) else (results,)

@@ -1,0 +1,217 @@
+"""Runs the problems on the backends, and counts what agrees with the oracle and with each other."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlscan.crosscheck.backends import Backend, Device
+from rlscan.crosscheck.scenarios import SCENARIOS, Extent, Problem
+from rlscan.spec.bound import distance
+from rlscan.spec.recurrences import Recurrence
+
+TWINS = ("triton", "pallas")
+PAIRS = (("torch", "jax"), TWINS)
+"""Which backends are compared with each other."""
+
+MOST_FAILURES = 20
+"""Of one operation and backend, that are described; all are counted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a result is furthest from the oracle, in units of the bound."""
+
+    distance: float
+    scenario: str
+    label: str
+    output: str
+    row: tuple[int, ...]
+    t: int
+    result: float
+    oracle: float
+    bound: float
+
+    def __str__(self) -> str:
+        where = f"{self.output}, row {', '.join(map(str, self.row)) or '-'}, t {self.t}"
+        return f"{self.scenario}: {where}: {self.result!r}, oracle {self.oracle!r}"
+
+
+@dataclasses.dataclass
+class Tally:
+    """What one backend did with one operation.
+
+    Attributes:
+        problems, elements: how many were compared.
+        undecided: elements about which nothing is promised.
+        worst: the place with the largest distance; at most 1 where all is right.
+        failures: descriptions of the first problems that failed.
+        failed: how many did.
+    """
+
+    op: str
+    backend: str
+    problems: int = 0
+    elements: int = 0
+    undecided: int = 0
+    worst: Place | None = None
+    failed: int = 0
+    failures: list[str] = dataclasses.field(default_factory=list)
+
+    def fail(self, what: str) -> None:
+        self.failed += 1
+        if len(self.failures) < MOST_FAILURES:
+            self.failures.append(what)
+
+
+@dataclasses.dataclass
+class Pair:
+    """How far two backends are from each other on one operation.
+
+    Attributes:
+        worst: distance in units of the bound.
+        differing_bits: elements that are not the same bit for bit.
+        ulps: between those, in units of the last place.
+        must_be_equal: the twins on one GPU.
+        first: the first problem in which they differ.
+    """
+
+    op: str
+    first_backend: str
+    second_backend: str
+    problems: int = 0
+    elements: int = 0
+    worst: float = 0.0
+    differing_bits: int = 0
+    ulps: float = 0.0
+    must_be_equal: bool = False
+    first: str | None = None
+
+
+@dataclasses.dataclass
+class Report:
+    """Everything a run found."""
+
+    header: dict[str, Any]
+    tallies: list[Tally]
+    pairs: list[Pair]
+
+    @property
+    def agrees(self) -> bool:
+        return not any(tally.failed for tally in self.tallies) and not any(pair.must_be_equal and pair.differing_bits for pair in self.pairs)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"agrees": self.agrees, **dataclasses.asdict(self)}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Report:
+        tallies = [Tally(**{**tally, "worst": tally["worst"] and Place(**tally["worst"])}) for tally in data["tallies"]]
+        return Report(data["header"], tallies, [Pair(**pair) for pair in data["pairs"]])
+
+
+def worst_place(problem: Problem, results: Sequence[np.ndarray]) -> Place:
+    """The place where `results` are furthest from the oracle; their shapes must be right."""
+    places = []
+    for name, result, oracle, limit in zip(problem.recurrence.output_names, results, problem.oracle, problem.limits, strict=True):
+        gap = distance(result, oracle, limit)
+        if not gap.size:
+            places.append(Place(0.0, problem.scenario, problem.label, name, (), -1, math.nan, math.nan, math.nan))
+            continue
+        index = tuple(int(i) for i in np.unravel_index(np.argmax(gap), gap.shape))
+        row = index[: problem.call.time_axis] + index[problem.call.time_axis + 1 :]
+        numbers = (float(array[index]) for array in (result, oracle, limit))
+        places.append(Place(float(gap[index]), problem.scenario, problem.label, name, row, index[problem.call.time_axis], *numbers))
+    return max(places, key=lambda place: place.distance)
+
+
+def wrong(problem: Problem, results: Sequence[np.ndarray]) -> str | None:
+    """What is wrong with results, if anything: their number, shapes and dtypes, their distance from the oracle, and what is known otherwise."""
+    if len(results) != len(problem.oracle):
+        return f"{problem}: gave {len(results)} results, wanted {len(problem.oracle)}"
+    for name, result, oracle in zip(problem.recurrence.output_names, results, problem.oracle, strict=True):
+        if result.shape != oracle.shape or result.dtype != problem.call.dtype:
+            return f"{problem}: {name} is {result.dtype}{list(result.shape)}, wanted {problem.call.dtype}{list(oracle.shape)}"
+    place = worst_place(problem, results)
+    if not place.distance <= 1:
+        return f"{problem}: {place.distance:.3g} times the bound; {place}"
+    mismatches = problem.known(tuple(results)) if problem.known else []
+    return f"{problem}: {'; '.join(mismatches)}" if mismatches else None
+
+
+def compare(
+    recurrences: Iterable[Recurrence],
+    backends: Sequence[Backend],
+    extent: Extent,
+    device: Device = "cpu",
+    scenarios: Iterable[str] = tuple(SCENARIOS),
+    progress: Callable[[str], None] = lambda done: None,
+    header: dict[str, Any] | None = None,
+) -> Report:
+    """All problems of the scenarios on all backends. `progress` is called before each pair of operation and scenario."""
+    report = Report(header or {}, [], [])
+    scenarios = tuple(scenarios)
+    for recurrence in recurrences:
+        tallies = {backend.name: Tally(recurrence.name, backend.name) for backend in backends}
+        pairs = [
+            Pair(recurrence.name, one, other, must_be_equal=device == "cuda" and (one, other) == TWINS)
+            for one, other in PAIRS
+            if one in tallies and other in tallies
+        ]
+        for name in scenarios:
+            progress(f"{recurrence.name}, {name}")
+            for problem in SCENARIOS[name].problems(recurrence, extent):
+                results = {backend.name: _attempt(problem, backend, device, tallies[backend.name]) for backend in backends}
+                for pair in pairs:
+                    one, other = results[pair.first_backend], results[pair.second_backend]
+                    if one is not None and other is not None:
+                        _count(pair, problem, one, other)
+        report.tallies += tallies.values()
+        report.pairs += pairs
+    return report
+
+
+def _attempt(problem: Problem, backend: Backend, device: Device, tally: Tally) -> tuple[np.ndarray, ...] | None:
+    """The results if they have the right form, counted."""
+    tally.problems += 1
+    try:
+        results = backend.run(problem, device)
+    except Exception as error:  # any failure of a backend is a finding, and the others go on
+        tally.fail(f"{problem}: {type(error).__name__}: {error}")
+        return None
+    if fault := wrong(problem, results):
+        tally.fail(fault)
+    if [(result.shape, result.dtype) for result in results] != [(oracle.shape, np.dtype(problem.call.dtype)) for oracle in problem.oracle]:
+        return None
+    tally.elements += sum(result.size for result in results)
+    tally.undecided += sum(int(np.isinf(limit).sum()) for limit in problem.limits)
+    place = worst_place(problem, results)
+    if tally.worst is None or place.distance > tally.worst.distance:
+        tally.worst = place
+    return results
+
+
+def _count(pair: Pair, problem: Problem, one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> None:
+    pair.problems += 1
+    for mine, theirs, limit in zip(one, other, problem.limits, strict=True):
+        pair.elements += mine.size
+        differ, ulps = differing_bits(mine, theirs)
+        if differ and pair.first is None:
+            pair.first = str(problem)
+        pair.differing_bits += differ
+        pair.ulps = max(pair.ulps, ulps)
+        pair.worst = max(pair.worst, float(distance(mine, theirs, limit).max(initial=0.0)))
+
+
+def differing_bits(one: np.ndarray, other: np.ndarray) -> tuple[int, float]:
+    """How many elements differ in any bit, all NaN counting as one, and the largest number of floats between two of them."""
+    whole = np.dtype(f"i{one.itemsize}")
+    differ = (one.view(whole) != other.view(whole)) & ~(np.isnan(one) & np.isnan(other))
+    if not differ.any():
+        return 0, 0.0
+    # As integers, with the negative ones turned around, neighbouring floats are neighbours.
+    ordered = [np.where(bits < 0, np.iinfo(whole).min - bits, bits).astype(np.float64) for bits in (one.view(whole)[differ], other.view(whole)[differ])]
+    return int(differ.sum()), float(np.abs(ordered[0] - ordered[1]).max())
