@@ -1,1 +1,96 @@
-"""The recurrences as Pallas kernels for JAX."""
+"""Credit assignment on JAX arrays: Pallas kernels on a GPU, `jax.lax` elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rlscan.jax_pallas.arrays import Arrays, compiled, operand
+from rlscan.jax_pallas.vectorised import by_whole_arrays
+from rlscan.spec.calls import Call, check
+from rlscan.spec.recurrences import RECURRENCES, Recurrence
+from rlscan.spec.signatures import public_function
+
+__all__ = ["affine_scan", "discounted_returns", "eligibility_traces", "episodic_prefix_sum", "gae", "lambda_returns", "retrace", "run", "vtrace"]
+
+_ARRAYS = Arrays()
+
+
+def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["kernels", "vectorised"] | None = None) -> Any:
+    """The results of any declared recurrence.
+
+    Works under `jax.jit`, `jax.vmap` and in `jax.lax` loops. Called outside, it is compiled once for all arrays of the same
+    shapes and dtypes; another `gamma` is no other program.
+
+    Args:
+        recurrence: its declaration.
+        arguments: by public name.
+        method: the Pallas kernels, or whole-array `jax.lax`; None: the kernels on a GPU, `jax.lax` elsewhere, for arrays that
+            are spread over several devices, and where this JAX can't compile the kernels. Kernels run on a CPU only in
+            Pallas' interpret mode, which is slow. Only `jax.lax` can be differentiated.
+    """
+    call = check(recurrence, arguments, _ARRAYS)
+    call = dataclasses.replace(call, numbers={name: operand(number, call.dtype) for name, number in call.numbers.items()})
+    return call.recurrence.pack(_outputs(call, method))
+
+
+def _outputs(call: Call, method: Literal["kernels", "vectorised"] | None) -> tuple[jax.Array, ...]:
+    if 0 in call.shape:
+        return tuple(jnp.zeros(call.shape, call.dtype) for _ in call.recurrence.output_names)
+    traced = any(isinstance(array, jax.core.Tracer) for array in call.arrays.values())
+    platform = jax.default_backend() if traced else call.device.platform if call.device else "several devices"
+    if method == "kernels":
+        from rlscan.jax_pallas.launch import by_kernels
+
+        return by_kernels(call, platform == "cpu")
+    if method == "vectorised" or platform != "gpu" or not _kernels_can_run(call):
+        return by_whole_arrays(call)
+    return _by_platform(call)
+
+
+@compiled
+def _by_platform(call: Call) -> tuple[jax.Array, ...]:
+    """Decided when it is compiled: with a GPU at hand, `jax.jit` and `jax.default_device` may still choose the CPU."""
+    from rlscan.jax_pallas.launch import by_kernels
+
+    def kernels(operands: dict[str, dict[str, Any]]) -> tuple[jax.Array, ...]:
+        return by_kernels(dataclasses.replace(call, **operands), False)
+
+    def whole_arrays(operands: dict[str, dict[str, Any]]) -> tuple[jax.Array, ...]:
+        return by_whole_arrays(dataclasses.replace(call, **operands))
+
+    return lax.platform_dependent({"arrays": call.arrays, "numbers": call.numbers}, cuda=kernels, default=whole_arrays)
+
+
+def _kernels_can_run(call: Call) -> bool:
+    launch = _launch_module()
+    return launch is not None and math.prod(call.row_shape) <= launch.MOST_ROWS
+
+
+@functools.cache
+def _launch_module() -> Any:
+    try:
+        from rlscan.jax_pallas import launch
+    except ImportError as error:
+        what = f"JAX {jax.__version__} does not have what rlscan's Pallas kernels need ({error}); jax.lax takes their place"
+        warnings.warn(what, RuntimeWarning, stacklevel=2)
+        return None
+    return launch
+
+
+gae = public_function(RECURRENCES["gae"], run, __name__, "jax.Array")
+vtrace = public_function(RECURRENCES["vtrace"], run, __name__, "jax.Array")
+retrace = public_function(RECURRENCES["retrace"], run, __name__, "jax.Array")
+lambda_returns = public_function(RECURRENCES["lambda_returns"], run, __name__, "jax.Array")
+discounted_returns = public_function(RECURRENCES["discounted_returns"], run, __name__, "jax.Array")
+eligibility_traces = public_function(RECURRENCES["eligibility_traces"], run, __name__, "jax.Array")
+episodic_prefix_sum = public_function(RECURRENCES["episodic_prefix_sum"], run, __name__, "jax.Array")
+affine_scan = public_function(RECURRENCES["affine_scan"], run, __name__, "jax.Array")

@@ -1,0 +1,80 @@
+"""What the spec asks about JAX arrays, and the compilation of calls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from rlscan.spec.calls import Call
+
+
+class Arrays:
+    """What the validator asks."""
+
+    name = "jax.Array"
+
+    def is_array(self, x: Any) -> bool:
+        return isinstance(x, jax.Array)
+
+    def shape(self, x: jax.Array) -> tuple[int, ...]:
+        return tuple(x.shape)
+
+    def dtype(self, x: jax.Array) -> str:
+        return str(x.dtype)
+
+    def device(self, x: jax.Array) -> jax.Device | None:
+        """None for a tracer, which is on no device yet, and for an array that is spread over several."""
+        if isinstance(x, jax.core.Tracer):
+            return None
+        devices = x.devices()
+        return next(iter(devices)) if len(devices) == 1 else None
+
+
+class WholeArrays:
+    """Whole-array work, in the dtype computed in."""
+
+    xp, array_type = jnp, jax.Array
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = jnp.dtype(dtype)
+
+    def number(self, x: Any) -> jax.Array:
+        return jnp.asarray(x, self.dtype)
+
+    def constant(self, value: float | bool) -> jax.Array:
+        return jnp.asarray(value, bool if isinstance(value, bool) else self.dtype)
+
+    def numbered(self, length: int) -> jax.Array:
+        return jnp.arange(length, dtype=jnp.int32)
+
+    def take(self, array: jax.Array, place: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(array, place, 0, mode="promise_in_bounds")
+
+    def nearest(self, place: jax.Array, backward: bool) -> jax.Array:
+        return lax.cummin(place, 0, reverse=True) if backward else lax.cummax(place, 0)
+
+
+def operand(number: float, dtype: str) -> np.generic:
+    """A Python number as the 0-d array that is passed in its place, so that another number is no other program."""
+    return np.dtype(dtype).type(number)
+
+
+def compiled(function: Callable[..., tuple[jax.Array, ...]]) -> Callable[..., tuple[jax.Array, ...]]:
+    """`function(call, *options)`, traced once for all calls that differ in nothing but the contents of their arrays and numbers."""
+
+    @functools.partial(jax.jit, static_argnums=(0, 1))
+    def once(kind: tuple, options: tuple, arrays: dict[str, jax.Array], numbers: dict[str, Any]) -> tuple[jax.Array, ...]:
+        wiring, shape, frame_ndim, time_axis, dtype = kind
+        return function(Call(wiring, arrays, numbers, shape, frame_ndim, time_axis, dtype, None), *options)
+
+    @functools.wraps(function)
+    def call_once(call: Call, *options: Any) -> tuple[jax.Array, ...]:
+        return once((call.wiring, call.shape, call.frame_ndim, call.time_axis, call.dtype), options, dict(call.arrays), dict(call.numbers))
+
+    return call_once

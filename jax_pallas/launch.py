@@ -1,0 +1,138 @@
+"""From a checked call to launches: axes, tiles, grid."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from rlscan.jax_pallas import _scan_primitive as scan_primitive
+from rlscan.jax_pallas import kernels
+from rlscan.jax_pallas.arrays import compiled
+from rlscan.spec.calls import Call
+from rlscan.spec.plan import Plan, plan
+from rlscan.spec.program import program
+
+# Rows are counted in int32, up to the end of the last program's.
+MOST_ROWS = 2**31 - 128
+
+
+def by_kernels(call: Call, interpret: bool, chosen: Plan | None = None) -> tuple[jax.Array, ...]:
+    """The outputs of a call that has elements, by the kernels."""
+    return _launch(call, interpret, chosen or _plan(call))
+
+
+def _plan(call: Call) -> Plan:
+    num_rows = math.prod(call.row_shape)
+    # as `spec.geometry` has it for row-major arrays
+    steps_are_contiguous = math.prod(call.shape[call.time_axis + 1 :]) == 1 or num_rows == 1 or call.steps == 1
+    if steps_are_contiguous and not scan_primitive.AVAILABLE:
+        _say_that_it_is_slow()
+        steps_are_contiguous = False
+    return plan("rows" if steps_are_contiguous else "columns", num_rows, call.steps, call.dtype == "float64")
+
+
+@functools.cache
+def _say_that_it_is_slow() -> None:
+    warnings.warn(f"rlscan walks batch-major arrays step by step instead of scanning them, which is slow: {scan_primitive.WHY}", RuntimeWarning, stacklevel=2)
+
+
+@compiled
+def _launch(call: Call, interpret: bool, chosen: Plan) -> tuple[jax.Array, ...]:
+    launches = jax.custom_jvp(functools.partial(_launches, call, interpret, chosen))
+    launches.defjvp(functools.partial(_no_gradient, call.recurrence.name), symbolic_zeros=True)
+    return launches({**call.arrays, **call.numbers})
+
+
+def _no_gradient(recurrence: str, primals: Any, tangents: Any) -> Any:
+    names = [name for name, tangent in tangents[0].items() if not isinstance(tangent, jax.custom_derivatives.SymbolicZero)]
+    raise NotImplementedError(
+        f"{recurrence}: a derivative by {', '.join(names)} is asked for, which rlscan's kernels do not compute yet; "
+        f"pass jax.lax.stop_gradient({names[0]}), or call rlscan.jax_pallas.run with method='vectorised'"
+    )
+
+
+def _launches(call: Call, interpret: bool, chosen: Plan, operands: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
+    recurrence, wiring, code, dtype = call.recurrence, call.wiring, program(call.wiring), jnp.dtype(call.dtype)
+    sizes, time, axes = _axes(call)
+    used = dict.fromkeys((*code.sources, *code.edges, *([wiring.seed] if wiring.seed else ())))
+    refs = {}
+    for name in used:
+        actions = operands[name].shape[-1:] if _kind(call, name) == "actions" else ()
+        # no copy, for the elements stay in their order
+        refs[name] = scan_primitive.addressable(jnp.reshape(operands[name], (*(sizes[axis] for axis in axes[name]), *actions)))
+    special = kernels.Special(
+        code=code,
+        coefficients=kernels.device_function(recurrence.coefficients),
+        outputs=kernels.device_function(recurrence.outputs or kernels.identity),
+        beyond=wiring.needs_state_beyond,
+        seed=wiring.seed,
+        plan=chosen,
+        sizes=sizes,
+        time=time,
+        axes=axes,
+        dtype=dtype,
+    )
+    kernel = kernels.rows_kernel if chosen.layout == "rows" else kernels.columns_kernel
+
+    def run(which: str, *shapes: jax.ShapeDtypeStruct) -> tuple[jax.Array, ...]:
+        call_kernel = pl.pallas_call(
+            functools.partial(kernel, which, special),
+            out_shape=shapes,
+            grid=(-(-special.num_rows // chosen.block_rows), chosen.segments),
+            compiler_params=scan_primitive.compiler_params(num_warps=chosen.num_warps),
+            interpret=interpret,
+            name=f"rlscan_{recurrence.name}_{which}",
+        )
+        return tuple(call_kernel(refs, totals, nearest_ends))
+
+    totals, nearest_ends = None, None
+    segments = (special.num_rows, chosen.segments)
+    if special.split and code.nearest:
+        (nearest_ends,) = run("nearest", jax.ShapeDtypeStruct(segments, jnp.int32))
+    if special.split:
+        totals = run("totals", *[jax.ShapeDtypeStruct(segments, dtype)] * 2)
+    return tuple(out.reshape(call.shape) for out in run("results", *[jax.ShapeDtypeStruct(sizes, dtype)] * len(recurrence.output_names)))
+
+
+def _axes(call: Call) -> tuple[tuple[int, ...], int, dict[str, tuple[int, ...]]]:
+    """The axes that kernels see: their sizes, which of them is time, and which of them each operand has.
+
+    Row axes side by side that every array has, or lacks, alike are one axis.
+    """
+    full = {name: _full_shape(call, name) for name in call.arrays}
+    groups: list[list[int]] = []
+    for axis, size in enumerate(call.shape):
+        if axis == call.time_axis:
+            time = len(groups)
+            groups.append([axis])
+        elif size != 1:
+            before = groups[-1][-1] if groups else call.time_axis
+            if before != call.time_axis and all((own[before] == 1) == (own[axis] == 1) for own in full.values()):
+                groups[-1].append(axis)
+            else:
+                groups.append([axis])
+    if len(groups) == 1:
+        groups, time = [[], *groups], 1
+    axes = {name: tuple(i for i, group in enumerate(groups) if any(own[axis] != 1 for axis in group)) for name, own in full.items()}
+    return tuple(math.prod(call.shape[axis] for axis in group) for group in groups), time, axes | dict.fromkeys(call.numbers, ())
+
+
+def _full_shape(call: Call, name: str) -> tuple[int, ...]:
+    """A size for each axis of the outputs, 1 where the array repeats."""
+    kind, shape = _kind(call, name), tuple(call.arrays[name].shape)
+    if kind == "row":
+        return (*shape[: call.time_axis], 1, *shape[call.time_axis :])
+    if kind == "actions":
+        shape = shape[:-1]
+    features = len(call.shape) - call.frame_ndim if kind != "inputs" else 0
+    return (1,) * (len(call.shape) - features - len(shape)) + shape + (1,) * features
+
+
+def _kind(call: Call, name: str) -> str:
+    return next(argument.shape for argument in call.recurrence.arguments if argument.name == name)

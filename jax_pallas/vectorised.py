@@ -1,0 +1,52 @@
+"""The whole-array path: `jax.lax` on any device, for CPUs above all.
+
+On a CPU the scan is a loop over time; elsewhere it is a tree, because there a step costs as much as a launch.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rlscan.jax_pallas.arrays import WholeArrays, compiled
+from rlscan.spec import coefficients
+from rlscan.spec.binding import bind
+from rlscan.spec.calls import Call
+from rlscan.spec.steps import Steps
+
+# Steps of a CPU's loop between two looks at its condition: beyond this, programs grow and gain nothing.
+UNROLL = 8
+
+then = bind(coefficients.then, jnp, jax.Array)
+step = bind(coefficients.step, jnp, jax.Array)
+
+
+@compiled
+def by_whole_arrays(call: Call) -> tuple[jax.Array, ...]:
+    """The outputs of a call."""
+    steps = Steps(call, WholeArrays(call.dtype))
+    alpha, beta = steps.coefficients()
+    seed = steps.seed()
+    loop, tree = functools.partial(_loop, backward=call.backward), functools.partial(_tree, backward=call.backward)
+    state = lax.platform_dependent(alpha, beta, seed, cpu=loop, default=tree)
+    beyond = jnp.concatenate([state[1:], seed[None]] if call.backward else [seed[None], state[:-1]])
+    return steps.outputs(state, beyond)
+
+
+def _loop(alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool) -> jax.Array:
+    """The state at every step."""
+
+    def body(state: jax.Array, pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        state = step(*pair, state)
+        return state, state
+
+    return lax.scan(body, seed, (alpha, beta), reverse=backward, unroll=UNROLL)[1]
+
+
+def _tree(alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool) -> jax.Array:
+    """The state at every step."""
+    addend, factor = lax.associative_scan(lambda first, second: then(*first, *second), (alpha, beta), reverse=backward)
+    return step(addend, factor, seed)
