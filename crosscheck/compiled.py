@@ -27,14 +27,15 @@ class Resources:
     wide: int
 
 
-def compile_triton(launch: Any, capability: int = 90) -> Any:
-    """The compiled kernel of a `rlscan.torch_triton.launch.Launch`, for CUDA devices of this compute capability."""
+def compile_triton(launch: Any, tensors: dict[str, Any], capability: int = 90) -> Any:
+    """The compiled kernel of a `rlscan.torch_triton.launch.Launch` of these tensors, for CUDA devices of this compute capability."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     from rlscan.torch_triton import kernels
 
+    given = {**tensors, **launch.sizes}
     signature: dict[str, Any] = {}
     attributes: dict[tuple[int, ...], list] = {}
     constants: dict[Any, Any] = dict(launch.constants)
@@ -42,7 +43,7 @@ def compile_triton(launch: Any, capability: int = 90) -> Any:
         if name in launch.constants:
             signature[name] = "constexpr"
         else:
-            signature[name] = _type(launch.arguments[name], (position,), attributes, name in kernels.PLAIN)
+            signature[name] = _type(given[name], (position,), attributes, name in kernels.PLAIN)
     source = ASTSource(fn=launch.kernel, signature=signature, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=launch.options)
 

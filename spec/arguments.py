@@ -38,6 +38,10 @@ class Argument:
     none_is: float | None = None
     choices: tuple = ()
 
+    def allows(self, number: float) -> bool:
+        """Whether a Python number lies where it must."""
+        return (self.low is None or number >= self.low) and (self.high is None or number <= self.high)
+
     def with_default(self, default: object) -> Argument:
         return dataclasses.replace(self, default=default)
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import numbers
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -143,9 +142,7 @@ class _Checker:
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise self.wrong(TypeError, argument.name, f"is a {type(value).__module__}.{type(value).__qualname__}; wanted {self.wanted(argument)}")
         number = float(value)
-        low = -math.inf if argument.low is None else argument.low
-        high = math.inf if argument.high is None else argument.high
-        if (argument.low is not None and math.isnan(number)) or number < low or number > high:
+        if not argument.allows(number):
             raise self.wrong(ValueError, argument.name, f"is {number!r}; wanted {self.wanted(argument)}")
         self.numbers[argument.name] = number
 

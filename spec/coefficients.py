@@ -21,7 +21,7 @@ def times(factor: Array, x: Array) -> Array:
     return factor * xp.where(factor == 0.0, 0.0, x)
 
 
-def cut(factor: Array, where: Array) -> Array:
+def cut(factor: Array | float, where: Array) -> Array:
     """`factor`, and 0 at the places named."""
     return xp.where(where, 0.0, factor)
 

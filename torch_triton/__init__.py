@@ -11,6 +11,9 @@ from rlscan.spec.calls import check
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.spec.signatures import public_function
 from rlscan.torch_triton.arrays import Tensors
+from rlscan.torch_triton.launch import by_kernels
+from rlscan.torch_triton.repeated import find, key_of
+from rlscan.torch_triton.vectorised import by_whole_arrays
 
 __all__ = ["affine_scan", "discounted_returns", "eligibility_traces", "episodic_prefix_sum", "gae", "lambda_returns", "retrace", "run", "vtrace"]
 
@@ -26,6 +29,10 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["k
         method: the Triton kernels, or whole-array PyTorch; None: the kernels on a GPU, PyTorch elsewhere. Kernels run on CPU
             tensors only in Triton's interpreter (TRITON_INTERPRET=1 before triton is imported).
     """
+    key = key_of(recurrence, arguments) if method is None else None
+    prepared = find(key)
+    if prepared is not None:
+        return recurrence.pack(prepared(arguments, arguments))
     call = check(recurrence, arguments, _TENSORS)
     if torch.is_grad_enabled():
         for name, array in call.arrays.items():
@@ -35,13 +42,7 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["k
                 )
     if method is None:
         method = "kernels" if call.device.type == "cuda" else "vectorised"
-    if method == "kernels":
-        from rlscan.torch_triton.launch import launch
-
-        return call.recurrence.pack(launch(call))
-    from rlscan.torch_triton.vectorised import vectorised
-
-    return call.recurrence.pack(vectorised(call))
+    return recurrence.pack(by_kernels(call, key) if method == "kernels" else by_whole_arrays(call))
 
 
 gae = public_function(RECURRENCES["gae"], run, __name__, "torch.Tensor")

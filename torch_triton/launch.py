@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,54 +16,153 @@ from rlscan.spec.geometry import Geometry, geometry
 from rlscan.spec.plan import Plan, plan
 from rlscan.spec.program import ACTIONS, NUMBER, Program, program, strides
 from rlscan.spec.taps import wire
+from rlscan.torch_triton import repeated
 from rlscan.torch_triton.arrays import DTYPES
 
 
-def launch(call: Call) -> tuple[torch.Tensor, ...]:
-    """The outputs of a call, by the kernels."""
-    call = _with_wide_numbers(call)
-    frame = call.arrays[call.recurrence.frame.name]
-    outs = tuple(torch.empty_like(frame, dtype=DTYPES[call.dtype], memory_format=torch.preserve_format) for _ in call.recurrence.output_names)
-    if frame.numel() == 0:
+def by_kernels(call: Call, key: Any = None) -> tuple[torch.Tensor, ...]:
+    """The outputs of a call, by the kernels; prepared for the next one of the same key."""
+    wide = _with_wide_numbers(call)
+    prepared = Prepared(wide)
+    if wide is call:
+        repeated.keep(key, prepared)
+    return prepared(wide.arrays, wide.numbers)
+
+
+class Prepared:
+    """A call of these shapes, strides and types, to be made again and again with other tensors and numbers.
+
+    After its first run it keeps the compiled kernels and starts them without Triton's dispatcher, which takes longer
+    than everything else on the way.
+    """
+
+    def __init__(self, call: Call, chosen: Plan | None = None) -> None:
+        code = program(call.wiring)
+        frame = call.arrays[call.recurrence.frame.name]
+        like = torch.empty_like(frame, dtype=DTYPES[call.dtype], memory_format=torch.preserve_format, device="meta")
+        self.empty = frame.numel() == 0
+        self.out = {"size": tuple(like.shape), "stride": like.stride(), "dtype": like.dtype, "device": frame.device}
+        self.outputs = len(call.recurrence.output_names)
+        self.device = frame.device
+        self.seed = call.wiring.seed
+        self.sources = tuple((name, at == NUMBER) for name, at in zip(code.sources, code.at, strict=True))
+        self.edges = code.edges
+        self.launches: list[Launch] = []
+        self.runners: list[Callable[..., Any]] = []
+        if self.empty:
+            return
+        place = geometry(call, {name: (tuple(array.shape), array.stride()) for name, array in call.arrays.items()}, like.stride())
+        chosen = chosen or plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps, call.dtype == "float64")
+        self.totals = (place.num_rows, chosen.segments, 2) if chosen.segments > 1 else None
+        self.nearest_ends = (place.num_rows, chosen.segments) if chosen.segments > 1 and code.nearest else None
+        self.launches = _launches(call, code, place, chosen)
+
+    def __call__(self, arrays: Mapping[str, Any], numbers: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+        outs = tuple(torch.empty_strided(**self.out) for _ in range(self.outputs))
+        if not self.empty:
+            same = self.device.type != "cuda" or torch.cuda.current_device() == self.device.index
+            with contextlib.nullcontext() if same else torch.cuda.device(self.device):
+                self.start(self.tensors(arrays, numbers, outs))
         return outs
-    with torch.cuda.device(frame.device) if frame.is_cuda else contextlib.nullcontext():
-        for one in launches(call, outs):
-            one.kernel[one.grid](**one.arguments, **one.constants, **one.options)
-    return outs
+
+    def tensors(self, arrays: Mapping[str, Any], numbers: Mapping[str, Any], outs: tuple[torch.Tensor, ...]) -> dict[str, Any]:
+        """The arguments that differ from call to call, in the order of the kernels' first parameters."""
+        out = outs[0]
+        return {
+            "arrays": tuple([_number(numbers[name]) if is_number else arrays[name] for name, is_number in self.sources]),
+            "edges": tuple([arrays[name] for name in self.edges]),
+            "seed": arrays[self.seed] if self.seed else out,
+            "outs": outs,
+            "totals": out.new_empty(self.totals) if self.totals else out,
+            "nearest_ends": out.new_empty(self.nearest_ends, dtype=torch.int32) if self.nearest_ends else out,
+        }
+
+    def start(self, tensors: dict[str, Any]) -> None:
+        if self.runners:
+            given = tensors.values()
+            for runner, one in zip(self.runners, self.launches, strict=True):
+                runner(*given, *one.rest)
+            return
+        for one in self.launches:
+            compiled = one.kernel[one.grid](**tensors, **one.sizes, **one.constants, **one.options)
+            if compiled is not None:  # in Triton's interpreter nothing is compiled
+                self.runners.append(compiled[(*one.grid, 1)])
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """One kernel launch: what it is given, what it is compiled for, and how."""
+    """One kernel launch, but for the tensors.
+
+    Attributes:
+        sizes: numbers that are given at each launch.
+        constants: what the kernel is compiled for.
+        options: how it is compiled.
+    """
 
     kernel: Any
     grid: tuple[int, int]
-    arguments: dict[str, Any]
+    sizes: dict[str, Any]
     constants: dict[str, Any]
     options: dict[str, Any]
 
+    @functools.cached_property
+    def rest(self) -> tuple[Any, ...]:
+        """What follows the tensors in the order of the kernel's parameters."""
+        named = {**self.sizes, **self.constants}
+        return tuple(named[name] for name in self.kernel.arg_names if name in named)
 
-def launches(call: Call, outs: tuple[torch.Tensor, ...], chosen: Plan | None = None) -> list[Launch]:
-    """The launches that fill `outs`."""
-    place = geometry(call, {name: (tuple(array.shape), array.stride()) for name, array in call.arrays.items()}, outs[0].stride())
-    code = program(call.wiring)
-    chosen = chosen or plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps, call.dtype == "float64")
+
+def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[Launch]:
+    from rlscan.torch_triton import kernels  # imports triton, which only kernels need
+
     passes = ["results"]
     if chosen.segments > 1:
         passes = ["nearest"] * code.nearest + ["totals", "results"]
-    arguments = _arguments(call, code, place, chosen, outs)
-    constants = _constants(call, code, place, chosen, outs[0].dtype)
+    along = strides(code, call.wiring.seed, place)
+    sizes = {
+        "num_rows": place.num_rows,
+        "steps": place.steps,
+        "row_sizes": place.row_sizes[1:],
+        "strides": along.values,
+        "num_actions": next((call.arrays[name].shape[-1] for name, at in zip(code.sources, code.at, strict=True) if at == ACTIONS), 1),
+        "segments": chosen.segments,
+        "blocks": chosen.blocks,
+    }
+    recurrence = call.recurrence
+    constants = {
+        "PATTERN": along.pattern,
+        "ACTION_STRIDES": along.actions,
+        "AT": code.at,
+        "EDGE": code.edge,
+        "FLAG": code.flag,
+        "BEHIND": code.behind,
+        "COEFFICIENTS": kernels.device_function(recurrence.coefficients),
+        "OUTPUTS": kernels.device_function(recurrence.outputs or kernels.identity),
+        "TAPS": code.coefficient_taps,
+        "CONSTANTS": code.coefficient_constants,
+        "OUTPUT_TAPS": code.output_taps,
+        "OUTPUT_CONSTANTS": code.output_constants,
+        "BEYOND": call.wiring.needs_state_beyond,
+        "VALIDITY": code.validity,
+        "VALID_TAPS": code.valid_taps,
+        "VALID_CONSTANTS": code.valid_constants,
+        "IS_NEAREST": code.nearest,
+        "BACKWARD": code.backward,
+        "SEEDED": call.wiring.seed is not None,
+        "SPLIT": chosen.segments > 1,
+        "COMPUTE": kernels.COMPUTE[DTYPES[call.dtype]],
+        "BLOCK_ROWS": chosen.block_rows,
+        "BLOCK_STEPS": chosen.block_steps,
+    }
     # contraction would round differently from JAX's pipeline, which never contracts
     options = {"num_warps": chosen.num_warps, "num_stages": 1, "enable_fp_fusion": False}
-    kernel = _kernels().rows_kernel if chosen.layout == "rows" else _kernels().columns_kernel
+    kernel = kernels.rows_kernel if chosen.layout == "rows" else kernels.columns_kernel
     grid = (-(-place.num_rows // chosen.block_rows), chosen.segments)
-    return [Launch(kernel, grid, arguments, {"PASS": name, **constants}, options) for name in passes]
+    return [Launch(kernel, grid, sizes, {"PASS": name, **constants}, options) for name in passes]
 
 
-def _kernels() -> Any:
-    from rlscan.torch_triton import kernels  # imports triton, which only kernels need
-
-    return kernels
+def _number(x: float | None) -> float:
+    return math.inf if x is None else float(x)
 
 
 def _with_wide_numbers(call: Call) -> Call:
@@ -71,53 +173,3 @@ def _with_wide_numbers(call: Call) -> Call:
     for name, number in call.numbers.items():
         arrays[name] = torch.full((), number, dtype=torch.float64, device=call.device)
     return dataclasses.replace(call, wiring=wire(call.recurrence, call.wiring.given), arrays=arrays, numbers={})
-
-
-def _arguments(call: Call, code: Program, place: Geometry, chosen: Plan, outs: tuple[torch.Tensor, ...]) -> dict[str, Any]:
-    out, seed = outs[0], call.wiring.seed
-    split = chosen.segments > 1
-    return {
-        "arrays": tuple(call.numbers[name] if at == NUMBER else call.arrays[name] for name, at in zip(code.sources, code.at, strict=True)),
-        "edges": tuple(call.arrays[name] for name in code.edges),
-        "seed": call.arrays[seed] if seed else out,
-        "outs": outs,
-        "totals": out.new_empty((place.num_rows, chosen.segments, 2)) if split else out,
-        "nearest_ends": out.new_empty((place.num_rows, chosen.segments), dtype=torch.int32) if split and code.nearest else out,
-        "num_rows": place.num_rows,
-        "steps": place.steps,
-        "row_sizes": place.row_sizes[1:],
-        "strides": strides(code, seed, place).values,
-        "num_actions": next((call.arrays[name].shape[-1] for name, at in zip(code.sources, code.at, strict=True) if at == ACTIONS), 1),
-        "segments": chosen.segments,
-        "blocks": chosen.blocks,
-    }
-
-
-def _constants(call: Call, code: Program, place: Geometry, chosen: Plan, dtype: torch.dtype) -> dict[str, Any]:
-    kernels, wiring = _kernels(), call.wiring
-    along = strides(code, wiring.seed, place)
-    return {
-        "PATTERN": along.pattern,
-        "ACTION_STRIDES": along.actions,
-        "AT": code.at,
-        "EDGE": code.edge,
-        "FLAG": code.flag,
-        "BEHIND": code.behind,
-        "COEFFICIENTS": kernels.device_function(wiring.recurrence.coefficients),
-        "OUTPUTS": kernels.device_function(wiring.recurrence.outputs or kernels.identity),
-        "TAPS": code.coefficient_taps,
-        "CONSTANTS": code.coefficient_constants,
-        "OUTPUT_TAPS": code.output_taps,
-        "OUTPUT_CONSTANTS": code.output_constants,
-        "BEYOND": wiring.needs_state_beyond,
-        "VALIDITY": code.validity,
-        "VALID_TAPS": code.valid_taps,
-        "VALID_CONSTANTS": code.valid_constants,
-        "IS_NEAREST": code.nearest,
-        "BACKWARD": code.backward,
-        "SEEDED": wiring.seed is not None,
-        "SPLIT": chosen.segments > 1,
-        "COMPUTE": kernels.COMPUTE[dtype],
-        "BLOCK_ROWS": chosen.block_rows,
-        "BLOCK_STEPS": chosen.block_steps,
-    }

@@ -16,12 +16,13 @@ from rlscan.spec.steps import Steps
 from rlscan.torch_triton.arrays import WholeTensors
 
 
-def vectorised(call: Call) -> tuple[torch.Tensor, ...]:
+def by_whole_arrays(call: Call) -> tuple[torch.Tensor, ...]:
     """The outputs of a call."""
-    steps = Steps(call, WholeTensors(call.dtype, call.device))
+    library = WholeTensors(call.dtype, call.device)
+    steps = Steps(call, library)
     frame = call.arrays[call.recurrence.frame.name]
     if frame.numel() == 0:
-        return tuple(torch.empty(call.shape, dtype=steps.library.dtype, device=call.device) for _ in call.recurrence.output_names)
+        return tuple(torch.empty(call.shape, dtype=library.dtype, device=call.device) for _ in call.recurrence.output_names)
     alpha, beta = steps.coefficients()
     state, beyond = _scan(steps, alpha, beta, steps.seed(), call.backward)
     return tuple(output.contiguous() for output in steps.outputs(state, beyond))

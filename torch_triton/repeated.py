@@ -1,0 +1,50 @@
+"""Calls that are made again: what was checked and prepared once is found by the types and shapes of the arguments.
+
+Nothing is skipped that depends on more than those: numbers are checked each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from rlscan.spec.recurrences import Recurrence
+
+# A training loop has a handful of shapes; whoever has thousands pays the check again.
+MOST = 1024
+
+_prepared: dict[Any, Any] = {}
+
+
+def key_of(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """What a preparation depends on; None for a call that is made only once."""
+    key: list[Any] = [recurrence, torch.is_grad_enabled()]
+    for argument in recurrence.arguments:
+        x = arguments.get(argument.name, argument.default)
+        kind = x.__class__
+        if kind is torch.Tensor:
+            # kernels are compiled for 16-byte alignment
+            key += (x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16, x.requires_grad)
+        elif (kind is float or kind is int) and argument.shape != "option":
+            if not argument.allows(x):
+                return None
+            key.append(float)
+        elif x is None or kind is int or kind is str or kind is bool:
+            key.append(x)
+        else:
+            return None
+    return tuple(key)
+
+
+def find(key: tuple[Any, ...] | None) -> Any:
+    """The preparation of a call like this one, if there was one."""
+    return None if key is None else _prepared.get(key)
+
+
+def keep(key: tuple[Any, ...] | None, prepared: Any) -> None:
+    if key is not None:
+        if len(_prepared) >= MOST:
+            _prepared.clear()
+        _prepared[key] = prepared
