@@ -45,6 +45,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     extent = run.add_mutually_exclusive_group()
     extent.add_argument("--quick", action="store_false", dest="full", help="a selection that takes about a minute (the default)")
     extent.add_argument("--full", action="store_true", help="every combination")
+    run.set_defaults(full=False)
     run.add_argument("--seed", type=int, default=0)
     run.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
     run.set_defaults(command=_run)

@@ -21,7 +21,7 @@ def times(factor: Array, x: Array) -> Array:
     return factor * xp.where(factor == 0.0, 0.0, x)
 
 
-def cut(factor: Array | float, where: Array) -> Array:
+def cut(factor: Array, where: Array) -> Array:
     """`factor`, and 0 at the places named."""
     return xp.where(where, 0.0, factor)
 
@@ -172,7 +172,8 @@ def eligibility_traces(
 
 def episodic_prefix_sum(input: Array, first: Array, start: Array, previous_terminated: Array, previous_truncated: Array) -> tuple[Array, Array]:
     ended = ends(previous_terminated, previous_truncated)
-    return input, xp.where(first, cut(1.0, start), cut(1.0, ended | start))
+    carried = xp.where(first | (ended == False), 1.0, 0.0)  # noqa: E712  (`~` of a constant flag is an integer)
+    return input, cut(carried, start)
 
 
 def affine_scan(addend: Array, factor: Array) -> tuple[Array, Array]:
