@@ -187,19 +187,26 @@ def segments(rule: str, recurrence: Recurrence, extent: Extent) -> Iterator[Prob
 
 def nan_inside(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
     """NaN or infinity at one step, in each of the arguments, also behind many small factors and in a ratio that is clipped."""
-    for number, variant in enumerate(extent.variants(recurrence, "per step")[: None if extent.full else 2]):
+    every = sorted(extent.variants(recurrence, "per step"), key=lambda variant: -len(variant.given))
+    for number, variant in enumerate(every if extent.full else every[:2]):
         for steps, small in ((extent.steps, False), (300, True)):
             problem = _drawn("B9", recurrence, variant, extent, number, steps=steps)
             window = Window(recurrence, problem.arguments)
+            place = -3 if window.backward else 3
             if small:
                 for name in ("terminated", "truncated", "starts", "lam", "factor"):
                     if name in problem.arguments:
                         problem.arguments[name][...] = 0 if window.kinds[name].flag else 0.25
+            elif "truncated" in problem.arguments:
+                # In one row the successor's value is read, in whatever recurrence.
+                for name, raised in (("terminated", 0), ("truncated", 1), ("valid", 1)):
+                    if name in problem.arguments:
+                        window.along_time(name)[place, :1] = raised
             for name in problem.arguments:
                 if window.per_step(name) and not window.kinds[name].flag:
                     arguments = _copied(problem.arguments)
                     planted = POISON[number % 3] if window.kinds[name].shape != "parameter" else np.nan
-                    Window(recurrence, arguments).along_time(name)[-3 if window.backward else 3] = planted
+                    Window(recurrence, arguments).along_time(name)[place] = planted
                     yield dataclasses.replace(problem, label=f"{planted} in {name}; {problem.label}", arguments=arguments)
 
 

@@ -130,6 +130,7 @@ def _trace_of(window: Window, taps: set[str], cut: np.ndarray) -> np.ndarray:
 
 def _no_discount(window: Window, taps: set[str]) -> dict[str, np.ndarray]:
     masks = _behind(window, taps, window.no_discount) if window.backward else {}
+    masks["lam"] = _trace_of(window, taps, window.no_discount)
     if "next_policy" in window.arguments:
         masks["next_q_values"] = window.no_discount[..., None] | (window.along_time("next_policy") == 0)
     return masks
