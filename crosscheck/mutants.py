@@ -168,7 +168,7 @@ MUTATIONS = (
         "truncation wins over termination",
         "B3",
         arguments=(_truncation_wins, ("terminated", "truncated")),
-        spares=("eligibility_traces", "episodic_prefix_sum"),
+        spares=_FORWARD,
     ),
     Mutation("the bootstrap is also carried in from beyond the window", "B4", seed="bootstrap_value", spares=("lambda_returns", "discounted_returns")),
     Mutation("the end of the window goes unnoticed", "B4", taps={"last": (Constant(False),)}),
@@ -266,8 +266,8 @@ def _mutated(recurrence: Recurrence, mutation: Mutation) -> Recurrence | None:
         taps = {name: sources for name, sources in mutation.taps.items() if name in names}
         return dataclasses.replace(recurrence, extra_taps=(*recurrence.extra_taps, *taps.items())) if taps else None
     if mutation.around:
-        needs_valid = not {"step"} & set(mutation.around)
-        return recurrence if not needs_valid or "valid" in recurrence.argument_names else None
+        needed = {"skip": "valid", "nothing_where_invalid": "valid", "not_a_reset": "autoreset"}
+        return recurrence if {needed[name] for name in mutation.around if name in needed} <= set(recurrence.argument_names) else None
     if mutation.seed is not None:
         return dataclasses.replace(recurrence, seed=mutation.seed) if mutation.seed in recurrence.argument_names else None
     assert mutation.arguments is not None
