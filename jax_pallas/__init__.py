@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rlscan.jax_pallas.arrays import Arrays, compiled, operand
+from rlscan.jax_pallas.arrays import Arrays, compiled
 from rlscan.jax_pallas.vectorised import by_whole_arrays
 from rlscan.spec.calls import Call, check
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
@@ -38,7 +38,6 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["k
             Pallas' interpret mode, which is slow. Only `jax.lax` can be differentiated.
     """
     call = check(recurrence, arguments, _ARRAYS)
-    call = dataclasses.replace(call, numbers={name: operand(number, call.dtype) for name, number in call.numbers.items()})
     return call.recurrence.pack(_outputs(call, method))
 
 

@@ -60,13 +60,11 @@ class WholeArrays:
         return lax.cummin(place, 0, reverse=True) if backward else lax.cummax(place, 0)
 
 
-def operand(number: float, dtype: str) -> np.generic:
-    """A Python number as the 0-d array that is passed in its place, so that another number is no other program."""
-    return np.dtype(dtype).type(number)
-
-
 def compiled(function: Callable[..., tuple[jax.Array, ...]]) -> Callable[..., tuple[jax.Array, ...]]:
-    """`function(call, *options)`, traced once for all calls that differ in nothing but the contents of their arrays and numbers."""
+    """`function(call, *options)`, traced once for all calls that differ in nothing but the contents of their arrays and numbers.
+
+    Inside, numbers are 0-d arrays of the dtype computed in.
+    """
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
     def once(kind: tuple, options: tuple, arrays: dict[str, jax.Array], numbers: dict[str, Any]) -> tuple[jax.Array, ...]:
@@ -75,6 +73,8 @@ def compiled(function: Callable[..., tuple[jax.Array, ...]]) -> Callable[..., tu
 
     @functools.wraps(function)
     def call_once(call: Call, *options: Any) -> tuple[jax.Array, ...]:
-        return once((call.wiring, call.shape, call.frame_ndim, call.time_axis, call.dtype), options, dict(call.arrays), dict(call.numbers))
+        kind = (call.wiring, call.shape, call.frame_ndim, call.time_axis, call.dtype)
+        numbers = {name: np.dtype(call.dtype).type(number) if isinstance(number, float) else number for name, number in call.numbers.items()}
+        return once(kind, options, dict(call.arrays), numbers)
 
     return call_once

@@ -1,0 +1,392 @@
+"""The JAX backend: both ways of computing against the oracle, kernels in interpret mode and lowered for CUDA, and what jit, vmap and grad do."""
+
+import contextlib
+import dataclasses
+import functools
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+jnp = pytest.importorskip("jax.numpy")
+chex = pytest.importorskip("chex")
+pytest.importorskip("rlscan.jax_pallas._scan_primitive")
+
+from rlscan import jax_pallas  # noqa: E402
+from rlscan.crosscheck.draw import FLAG_DTYPES, FORMS, draw, variants  # noqa: E402
+from rlscan.jax_pallas import launch  # noqa: E402
+from rlscan.jax_pallas import vectorised as whole_arrays  # noqa: E402
+from rlscan.jax_pallas.arrays import Arrays  # noqa: E402
+from rlscan.spec.bound import bound, distance  # noqa: E402
+from rlscan.spec.calls import check  # noqa: E402
+from rlscan.spec.geometry import contiguous, geometry  # noqa: E402
+from rlscan.spec.plan import Plan, plan  # noqa: E402
+from rlscan.spec.recurrences import RECURRENCES  # noqa: E402
+from rlscan.spec.reference import NumPyArrays, loop  # noqa: E402
+
+each_recurrence = pytest.mark.parametrize("recurrence", RECURRENCES.values(), ids=RECURRENCES)
+each_method = pytest.mark.parametrize("method", ["vectorised", "kernels"])
+
+# Small enough for interpret mode, and yet more than one of everything: programs, segments, blocks, steps of a block.
+TINY = {
+    "batch-major": Plan("rows", block_rows=2, block_steps=4, num_warps=1, segments=2, blocks=2),
+    "time-major": Plan("columns", block_rows=2, block_steps=2, num_warps=1, segments=3, blocks=2),
+}
+WHOLE = {
+    "batch-major": Plan("rows", block_rows=2, block_steps=4, num_warps=1, segments=1, blocks=3),
+    "time-major": Plan("columns", block_rows=4, block_steps=2, num_warps=1, segments=1, blocks=6),
+}
+TIME_AXIS = {"batch-major": -1, "time-major": 0}
+ROWS, STEPS = 3, 11
+
+
+def shape_of(layout):
+    return (ROWS, STEPS) if layout == "batch-major" else (STEPS, ROWS)
+
+
+def in_jax(arguments, dtype="float32"):
+    """Arrays of JAX; bfloat16 comes in float32."""
+    return {
+        name: jnp.asarray(value, dtype if dtype == "bfloat16" and value.dtype == np.float32 else None) if isinstance(value, np.ndarray) else value
+        for name, value in arguments.items()
+    }
+
+
+def x64(wide):
+    return jax.enable_x64(True) if wide else contextlib.nullcontext()
+
+
+def checked(recurrence, arguments):
+    """A call as `run` hands it on."""
+    return check(recurrence, arguments, Arrays())
+
+
+def agree(recurrence, arguments, results):
+    """`results` of NumPy arguments lie within the bound."""
+    call = check(recurrence, arguments, NumPyArrays())
+    with np.errstate(all="ignore"):
+        oracles = loop(call)
+    results = results if isinstance(results, tuple) else (results,)
+    assert len(results) == len(oracles)
+    for name, result, oracle, limit in zip(recurrence.output_names, results, oracles, bound(call), strict=True):
+        assert result.dtype == call.dtype
+        assert result.shape == oracle.shape
+        worst = distance(np.asarray(result), oracle, limit).max(initial=0.0)
+        assert worst <= 1, f"{name} is {worst} times the bound away"
+
+
+def features(recurrence, variant):
+    """What a kernel has to know for this variant: where each parameter is read, and what is valid."""
+    wiring = check(recurrence, draw(recurrence, variant, (2, 3)), NumPyArrays()).wiring
+    taps = [wiring.reads[tap] if isinstance(tap, int) else tap for tap in (*wiring.coefficients, *wiring.outputs)]
+    return frozenset(enumerate(taps)) | {wiring.validity, wiring.seed, wiring.recurrence.direction}
+
+
+@functools.cache
+def covering(recurrence):
+    """Few variants that have every feature of all."""
+    legal = {variant: features(recurrence, variant) for variant in variants(recurrence)}
+    missing, chosen = set().union(*legal.values()), []
+    while missing:
+        best = max(legal, key=lambda variant: len(legal[variant] & missing))
+        chosen.append(best)
+        missing -= legal[best]
+    return chosen
+
+
+def each(choose):
+    """Every recurrence with every variant that `choose` gives."""
+    return pytest.mark.parametrize(
+        ("recurrence", "variant"),
+        [pytest.param(recurrence, variant, id=f"{recurrence.name}: {variant}") for recurrence in RECURRENCES.values() for variant in choose(recurrence)],
+    )
+
+
+def with_plan(recurrence, arguments, chosen, interpret=True):
+    """What the kernels give with this plan."""
+    call = checked(recurrence, arguments)
+    return launch.by_kernels(call, interpret, chosen)
+
+
+# A different form of the parameters, and a row in one program or in several, for every second and fifth test.
+MIXED = [(recurrence, variant, layout) for recurrence in RECURRENCES.values() for variant in covering(recurrence) for layout in TIME_AXIS]
+each_mixed = pytest.mark.parametrize(
+    ("recurrence", "variant", "layout", "chosen"),
+    [
+        pytest.param(recurrence, variant, layout, chosen, id=f"{recurrence.name}: {variant}, {layout}, {chosen.segments} segments")
+        for number, (recurrence, plain, layout) in enumerate(MIXED)
+        for variant in [dataclasses.replace(plain, form=FORMS[number % len(FORMS)])]
+        for chosen in [(TINY if number % 3 else WHOLE)[layout]]
+    ],
+)
+
+
+@pytest.mark.parametrize("layout", TIME_AXIS)
+@each(variants)
+def test_whole_arrays_step_by_step(recurrence, variant, layout):
+    arguments = draw(recurrence, variant, shape_of(layout), TIME_AXIS[layout])
+    with jax.disable_jit():
+        agree(recurrence, arguments, jax_pallas.run(recurrence, in_jax(arguments), method="vectorised"))
+
+
+@each_mixed
+def test_whole_arrays(recurrence, variant, layout, chosen):
+    arguments = draw(recurrence, variant, shape_of(layout), TIME_AXIS[layout])
+    agree(recurrence, arguments, jax_pallas.run(recurrence, in_jax(arguments)))
+
+
+@each_mixed
+def test_kernels(recurrence, variant, layout, chosen):
+    arguments = draw(recurrence, variant, shape_of(layout), TIME_AXIS[layout])
+    agree(recurrence, arguments, with_plan(recurrence, in_jax(arguments), chosen))
+
+
+def richest(recurrence):
+    """The variant that is given most."""
+    return max(covering(recurrence), key=lambda variant: len(variant.given))
+
+
+@each_method
+@pytest.mark.parametrize(
+    ("name", "shape", "time_axis", "features", "gamma_shape"),
+    [
+        ("gae", (2, 4, 3), 1, (), (1, 1, 3)),
+        ("gae", (2, 4, 3), 1, (), (4, 1)),
+        ("gae", (4, 2, 3), 0, (), (3,)),
+        ("gae", (2, 3, 4), -1, (), (2, 1, 1)),
+        ("retrace", (2, 4, 3), 1, (), (2, 1, 3)),
+        ("eligibility_traces", (2, 4), 1, (3,), (2, 1)),
+        ("eligibility_traces", (4, 2), 0, (3, 2), ()),
+        ("eligibility_traces", (4,), 0, (), (4,)),
+        ("vtrace", (1, 1), 1, (), (1,)),
+        ("vtrace", (3, 1), 1, (), (1, 1)),
+        ("lambda_returns", (1, 5), 0, (), (5,)),
+    ],
+    ids=str,
+)
+def test_row_axes(name, shape, time_axis, features, gamma_shape, method):
+    recurrence = RECURRENCES[name]
+    arguments = draw(recurrence, richest(recurrence), shape, time_axis, features=features, actions=1)
+    arguments["gamma"] = np.random.default_rng(0).uniform(0.5, 1, gamma_shape).astype(np.float32)
+    agree(recurrence, arguments, jax_pallas.run(recurrence, in_jax(arguments), method))
+
+
+@each_method
+@pytest.mark.parametrize(("shape", "time_axis"), [((3, 0), 1), ((0, 3), 1), ((0, 3), 0)], ids=str)
+@each_recurrence
+def test_no_elements(recurrence, shape, time_axis, method):
+    arguments = draw(recurrence, richest(recurrence), shape, time_axis)
+    agree(recurrence, arguments, jax_pallas.run(recurrence, in_jax(arguments), method))
+
+
+@each_method
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_dtypes(dtype, method):
+    recurrence = RECURRENCES["retrace"]
+    arguments = draw(recurrence, richest(recurrence), (3, 5), dtype=dtype)
+    with x64(dtype == "float64"):
+        agree(recurrence, arguments, jax_pallas.run(recurrence, in_jax(arguments, dtype), method))
+
+
+@each_method
+@pytest.mark.parametrize("flag_dtype", FLAG_DTYPES)
+def test_flags(flag_dtype, method):
+    recurrence = RECURRENCES["gae"]
+    arguments = draw(recurrence, richest(recurrence), (3, 5), flag_dtype=flag_dtype)
+    with x64(flag_dtype in ("int64", "float64")):
+        agree(recurrence, arguments, jax_pallas.run(recurrence, in_jax(arguments), method))
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (7, 1), (1, 7), (7,), (2, 7, 1), (2, 7, 3)], ids=str)
+def test_the_plan_is_that_of_a_row_major_tensor(shape):
+    recurrence = RECURRENCES["episodic_prefix_sum"]
+    for time_axis in range(len(shape)):
+        call = checked(recurrence, in_jax(draw(recurrence, variants(recurrence)[0], shape, time_axis)))
+        place = geometry(call, {name: (array.shape, contiguous(array.shape)) for name, array in call.arrays.items()}, contiguous(shape))
+        assert launch._plan(call) == plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps, wide=False)
+
+
+def lower_for_cuda(function, *operands):
+    """Lower a jitted function for CUDA on a machine that may have no GPU; newer JAX asks the abstract mesh which GPU is meant."""
+    device = jax.sharding.AbstractDevice(device_kind="NVIDIA H200", num_cores=None, platform="gpu")
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device)):
+        return function.trace(*operands).lower(lowering_platforms=("cuda",))
+
+
+def lowered_kernels(recurrence, arguments, chosen=None):
+    """How many kernels there are in the program for CUDA."""
+    arrays = {name: value for name, value in arguments.items() if isinstance(value, jax.Array)}
+    others = {name: value for name, value in arguments.items() if name not in arrays}
+    text = lower_for_cuda(jax.jit(lambda arrays: with_plan(recurrence, arrays | others, chosen, interpret=False)), arrays).as_text()
+    return text.count("custom_call @__gpu$xla.gpu.triton")
+
+
+@pytest.mark.newest_jax
+@each_mixed
+def test_kernels_lower_for_cuda(recurrence, variant, layout, chosen):
+    arguments = in_jax(draw(recurrence, variant, shape_of(layout), TIME_AXIS[layout]))
+    segmented = chosen.segments > 1
+    assert lowered_kernels(recurrence, arguments, chosen) == 1 + segmented + (segmented and "valid" in arguments and recurrence.name != "affine_scan")
+
+
+@pytest.mark.newest_jax
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("layout", TIME_AXIS)
+def test_dtypes_lower_for_cuda(dtype, layout):
+    recurrence = RECURRENCES["retrace"]
+    with x64(dtype == "float64"):
+        arguments = in_jax(draw(recurrence, richest(recurrence), shape_of(layout), TIME_AXIS[layout], dtype=dtype), dtype)
+        assert lowered_kernels(recurrence, arguments, TINY[layout]) == 3
+
+
+@pytest.mark.newest_jax
+@pytest.mark.parametrize("flag_dtype", [*FLAG_DTYPES, "uint16", "uint32", "uint64"])
+def test_flags_lower_for_cuda(flag_dtype):
+    recurrence = RECURRENCES["gae"]
+    with x64("64" in flag_dtype):
+        assert lowered_kernels(recurrence, in_jax(draw(recurrence, richest(recurrence), (3, 5), flag_dtype=flag_dtype))) == 1
+
+
+@pytest.mark.newest_jax
+@pytest.mark.parametrize("layout", TIME_AXIS)
+def test_real_plans_lower_for_cuda(layout):
+    shape = (2, 2100) if layout == "batch-major" else (2100, 2)
+    recurrence = RECURRENCES["vtrace"]
+    assert lowered_kernels(recurrence, in_jax(draw(recurrence, richest(recurrence), shape, TIME_AXIS[layout]))) == 3
+
+
+def gae_arguments(shape=(3, 7), time_axis=-1):
+    return draw(RECURRENCES["gae"], richest(RECURRENCES["gae"]), shape, time_axis)
+
+
+def split(arguments):
+    """The arrays, in JAX, and the rest."""
+    arrays = {name: jnp.asarray(value) for name, value in arguments.items() if isinstance(value, np.ndarray)}
+    return arrays, {name: value for name, value in arguments.items() if name not in arrays}
+
+
+class TestTransformations(chex.TestCase):
+    @chex.variants(with_jit=True, without_jit=True, with_device=True)
+    def test_with_and_without_jit(self):
+        recurrence, arguments = RECURRENCES["gae"], gae_arguments()
+        arrays, others = split(arguments)
+        for method in ("vectorised", "kernels"):
+            function = self.variant(lambda arrays, method=method: jax_pallas.run(recurrence, arrays | others, method))
+            agree(recurrence, arguments, function(arrays))
+
+    @chex.variants(with_jit=True, without_jit=True)
+    def test_public_function(self):
+        arguments = gae_arguments()
+        arrays, others = split(arguments)
+        result = self.variant(lambda arrays: jax_pallas.gae(**arrays, **others))(arrays)
+        chex.assert_trees_all_equal_shapes_and_dtypes(result, jax_pallas.gae(**arrays, **others))
+        agree(RECURRENCES["gae"], arguments, result)
+
+
+@each_method
+def test_vmap_adds_rows(method):
+    recurrence, arguments = RECURRENCES["gae"], gae_arguments()
+    arrays, others = split(arguments)
+    agree(recurrence, arguments, jax.vmap(lambda arrays: jax_pallas.run(recurrence, arrays | others, method))(arrays))
+
+
+@each_method
+def test_a_traced_gamma_is_an_array_like_others(method):
+    recurrence, arguments = RECURRENCES["gae"], gae_arguments()
+    arrays, others = split(arguments)
+    function = jax.jit(lambda arrays, gamma, lam: jax_pallas.run(recurrence, arrays | others | {"gamma": gamma, "lam": lam}, method))
+    arguments |= {"gamma": np.float32(0.75), "lam": np.asarray([0.5] * 7, np.float32)}
+    agree(recurrence, {**arguments, "gamma": float(arguments["gamma"])}, function(arrays, arguments["gamma"], arguments["lam"]))
+
+
+def test_in_a_loop():
+    arguments = gae_arguments()
+    arrays, others = split(arguments)
+    _, results = jax.lax.scan(lambda carry, _: (carry, jax_pallas.gae(**arrays, **others)), 0, length=2)
+    agree(RECURRENCES["gae"], arguments, jax.tree.map(lambda result: result[1], results))
+
+
+@pytest.mark.parametrize(("method", "module", "traced"), [("vectorised", whole_arrays, "_loop"), ("kernels", launch, "_launches")])
+def test_the_same_shapes_are_traced_once(monkeypatch, method, module, traced):
+    chex.clear_trace_counter()
+    counted = chex.assert_max_traces(getattr(module, traced), n=1)
+    monkeypatch.setattr(module, traced, counted)
+    arguments = in_jax(gae_arguments((2, 3)))
+    results = [jax_pallas.run(RECURRENCES["gae"], arguments | {"gamma": gamma}, method) for gamma in (0.5, 0.75, 1)]
+    assert not np.array_equal(results[0].advantages, results[1].advantages)
+    with pytest.raises(AssertionError, match="traced"):
+        jax_pallas.run(RECURRENCES["gae"], in_jax(gae_arguments((2, 5))), method)
+
+
+def test_where_a_gpu_is_at_hand_the_platform_is_chosen_when_compiling(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    recurrence, arguments = RECURRENCES["gae"], gae_arguments()
+    arrays, others = split(arguments)
+    function = jax.jit(lambda arrays: jax_pallas.run(recurrence, arrays | others))
+    agree(recurrence, arguments, function(arrays))
+    assert "triton" in lower_for_cuda(function, arrays).as_text()
+    assert "triton" not in function.trace(arrays).lower(lowering_platforms=("cpu",)).as_text()
+
+
+def test_the_gradient_of_whole_arrays_is_the_adjoint():
+    arguments = draw(RECURRENCES["gae"], variants(RECURRENCES["gae"])[0], (3, 7))
+    arrays, others = split(arguments)
+    gradient = jax.grad(lambda rewards: jax_pallas.gae(**arrays | {"rewards": rewards}, **others).advantages.sum())(arrays["rewards"])
+    adjoint = {name: arguments[name] for name in ("terminated", "gamma", "lam")} | {"inputs": np.ones((3, 7), np.float32)}
+    agree(RECURRENCES["eligibility_traces"], adjoint, gradient)
+
+
+def test_kernels_have_no_gradient():
+    arrays, others = split(gae_arguments())
+    with pytest.raises(NotImplementedError, match=r"gae: a derivative by values is asked for.*stop_gradient\(values\).*method='vectorised'"):
+        jax.grad(lambda values: jax_pallas.run(RECURRENCES["gae"], arrays | others | {"values": values}, "kernels").advantages.sum())(arrays["values"])
+    stopped = {name: jax.lax.stop_gradient(array) for name, array in arrays.items()}
+    gradient = jax.grad(lambda scale: scale * jax_pallas.run(RECURRENCES["gae"], stopped | others, "kernels").advantages.sum())(1.0)
+    assert np.isfinite(gradient)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ({"rewards": np.zeros((3, 7), np.float32)}, TypeError, "gae: rewards is a numpy.ndarray; wanted a jax.Array"),
+        ({"values": jnp.zeros((3, 1))}, ValueError, r"gae: values has shape \(3, 1\); wanted the shape of rewards, \(3, 7\)"),
+        ({"gamma": 1.5}, ValueError, r"gae: gamma is 1.5; wanted a number in \[0, 1\] or a jax.Array"),
+        ({"rewards": jnp.zeros((3, 7), int)}, TypeError, "gae: rewards is int32; wanted one of float16, bfloat16, float32, float64"),
+    ],
+    ids=["type", "shape", "number", "dtype"],
+)
+def test_bad_input(change, kind, message):
+    with pytest.raises(kind, match=message):
+        jax_pallas.run(RECURRENCES["gae"], in_jax(gae_arguments()) | change)
+
+
+@pytest.mark.parametrize(
+    ("breakage", "warning"),
+    [
+        ("import jax._src.lib.triton as triton; del triton.dialect.ScanOp", "walks batch-major arrays step by step"),
+        ("sys.modules['jax.experimental.pallas.triton'] = None; jax.default_backend = lambda: 'gpu'", "jax.lax takes their place"),
+    ],
+    ids=["no scan", "no Pallas for Triton"],
+)
+def test_a_jax_without_what_kernels_need(breakage, warning):
+    program = f"""
+        import sys, warnings
+        import jax, jax.numpy as jnp
+        {breakage}
+        from rlscan import jax_pallas
+        from rlscan.spec.recurrences import RECURRENCES
+        method = None if jax.default_backend() == "gpu" else "kernels"
+        inputs = jnp.arange(10.0).reshape(2, 5)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                arguments = dict(inputs=inputs, terminated=jnp.zeros((2, 5), bool))
+                sums = jax.jit(lambda arguments: jax_pallas.run(RECURRENCES["episodic_prefix_sum"], arguments, method))(arguments)
+                assert (sums == jnp.cumsum(inputs, 1)).all(), sums
+        caught = [str(warning.message) for warning in caught if issubclass(warning.category, RuntimeWarning)]
+        assert len(caught) == 1 and {warning!r} in caught[0], caught
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
