@@ -84,6 +84,8 @@ def _run(options: argparse.Namespace) -> int:
     from rlscan.crosscheck.compare import compare
     from rlscan.crosscheck.scenarios import Extent
 
+    # JAX would take three quarters of a GPU that torch needs too.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     device = _device(options.device)
     backends, missing = _available(options.backends, device)
     for name, reason in missing.items():

@@ -44,6 +44,10 @@ class Backend:
         """The results, in the dtype that the backend returns; of another recurrence with the same arguments if one is given."""
         raise NotImplementedError
 
+    def run_copies(self, problem: Problem, device: Device) -> tuple[tuple[np.ndarray, ...], bool]:
+        """The results in the first of `problem.copies` rows, and whether all others are the same."""
+        raise NotImplementedError
+
 
 class NumPyLoop(Backend):
     """The spec's own loop, in the dtype that a backend computes in: shows what rounding alone does."""
@@ -81,6 +85,22 @@ class Torch(Backend):
         results = package.run(recurrence or problem.recurrence, _each_array(problem, tensor, device), method=self.method)
         return tuple(result.cpu().numpy() for result in _tuple(results))
 
+    def run_copies(self, problem: Problem, device: Device) -> tuple[tuple[np.ndarray, ...], bool]:
+        package = importlib.import_module("rlscan.torch_triton")
+
+        def widened(array: np.ndarray, device: Device, dtype: str) -> Any:
+            moved = tensor(array, device, dtype)
+            return moved.expand(_widened(array.shape, problem))
+
+        arguments = _each_array(problem, widened, device)
+        # One that is really there; the others are read again and again at the same places.
+        arguments[problem.recurrence.frame.name] = arguments[problem.recurrence.frame.name].contiguous()
+        results = _tuple(package.run(problem.recurrence, arguments, method=self.method))
+        axis = _row_axis(problem)
+        firsts = [result.narrow(axis, 0, 1) for result in results]
+        same = all(bool((result == first).all()) for result, first in zip(results, firsts, strict=True))
+        return tuple(first.cpu().numpy() for first in firsts), same
+
 
 class Jax(Backend):
     """`rlscan.jax_pallas`: what the public functions do, or the Pallas kernels."""
@@ -103,6 +123,18 @@ class Jax(Backend):
             }
             results = package.run(recurrence or problem.recurrence, arguments, method=self.method)
             return tuple(np.asarray(result) for result in _tuple(results))
+
+    def run_copies(self, problem: Problem, device: Device) -> tuple[tuple[np.ndarray, ...], bool]:
+        package, jax = importlib.import_module("rlscan.jax_pallas"), importlib.import_module("jax")
+
+        def widened(array: np.ndarray, device: Device, dtype: str) -> Any:
+            return jax.numpy.broadcast_to(self.array(array, device, dtype), _widened(array.shape, problem))
+
+        with jax.default_device(self._device(device)):
+            results = _tuple(package.run(problem.recurrence, _each_array(problem, widened, device), method=self.method))
+            firsts = [jax.lax.slice_in_dim(result, 0, 1, axis=_row_axis(problem)) for result in results]
+            same = all(bool((result == first).all()) for result, first in zip(results, firsts, strict=True))
+            return tuple(map(np.asarray, firsts)), same
 
     def array(self, array: np.ndarray, device: Device, dtype: str) -> Any:
         """On a GPU the very memory that torch gets, where torch can share it."""
@@ -130,19 +162,26 @@ def _each_array(problem: Problem, convert: Callable[[np.ndarray, Device, str], A
     return {name: convert(x, device, problem.dtype) if isinstance(x, np.ndarray) else x for name, x in problem.arguments.items()}
 
 
+def _row_axis(problem: Problem) -> int:
+    """Of the only row in a problem that is to be given many times."""
+    return 1 - problem.call.time_axis
+
+
+def _widened(shape: tuple[int, ...], problem: Problem) -> tuple[int, ...]:
+    """The shape of an argument with that row as many times as the problem says."""
+    axis = _row_axis(problem) if len(shape) > 1 else 0
+    return (*shape[:axis], problem.copies, *shape[axis + 1 :]) if shape else shape
+
+
 def tensor(array: np.ndarray, device: Device, dtype: str) -> Any:
     """A torch tensor with the strides of `array`."""
     torch = importlib.import_module("torch")
-    if not array.size:
-        moved = torch.from_numpy(np.empty(array.shape, array.dtype))
-    else:
-        strides = tuple(stride // array.itemsize for stride in array.strides)
-        reach = 1 + sum(stride * (size - 1) for stride, size in zip(strides, array.shape, strict=True))
-        memory = torch.from_numpy(np.lib.stride_tricks.as_strided(array, (reach,), (array.itemsize,)).copy())
-        if dtype == "bfloat16" and array.dtype == np.float32:
-            memory = memory.to(torch.bfloat16)
-        moved = memory.to(device).as_strided(array.shape, strides)
-    return moved.to(device)
+    strides = tuple(stride // array.itemsize for stride in array.strides)
+    reach = 1 + sum(stride * (size - 1) for stride, size in zip(strides, array.shape, strict=True)) if array.size else 0
+    memory = torch.from_numpy(np.lib.stride_tricks.as_strided(array, (reach,), (array.itemsize,)).copy())
+    if dtype == "bfloat16" and array.dtype == np.float32:
+        memory = memory.to(torch.bfloat16)
+    return memory.to(device).as_strided(array.shape, strides)
 
 
 @functools.cache

@@ -109,7 +109,10 @@ class Report:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Report:
-        tallies = [Tally(**{**tally, "worst": tally["worst"] and Place(**tally["worst"])}) for tally in data["tallies"]]
+        def place(found: dict[str, Any] | None) -> Place | None:
+            return found and Place(**found | {"row": tuple(found["row"])})
+
+        tallies = [Tally(**tally | {"worst": place(tally["worst"])}) for tally in data["tallies"]]
         return Report(data["header"], tallies, [Pair(**pair) for pair in data["pairs"]])
 
 
@@ -164,6 +167,8 @@ def compare(
         for name in scenarios:
             progress(f"{recurrence.name}, {name}")
             for problem in SCENARIOS[name].problems(recurrence, extent):
+                if problem.copies > 1 and device == "cpu":
+                    continue
                 results = {backend.name: _attempt(problem, backend, device, tallies[backend.name]) for backend in backends}
                 for pair in pairs:
                     one, other = results[pair.first_backend], results[pair.second_backend]
@@ -178,15 +183,17 @@ def _attempt(problem: Problem, backend: Backend, device: Device, tally: Tally) -
     """The results if they have the right form, counted."""
     tally.problems += 1
     try:
-        results = backend.run(problem, device)
+        results, same = (backend.run(problem, device), True) if problem.copies == 1 else backend.run_copies(problem, device)
     except Exception as error:  # any failure of a backend is a finding, and the others go on
         tally.fail(f"{problem}: {type(error).__name__}: {error}")
         return None
     if fault := wrong(problem, results):
         tally.fail(fault)
+    elif not same:
+        tally.fail(f"{problem}: {problem.copies} rows that should be the same are not")
     if [(result.shape, result.dtype) for result in results] != [(oracle.shape, np.dtype(problem.call.dtype)) for oracle in problem.oracle]:
         return None
-    tally.elements += sum(result.size for result in results)
+    tally.elements += problem.copies * sum(result.size for result in results)
     tally.undecided += sum(int(np.isinf(limit).sum()) for limit in problem.limits)
     place = worst_place(problem, results)
     if tally.worst is None or place.distance > tally.worst.distance:
@@ -213,5 +220,7 @@ def differing_bits(one: np.ndarray, other: np.ndarray) -> tuple[int, float]:
     if not differ.any():
         return 0, 0.0
     # As integers, with the negative ones turned around, neighbouring floats are neighbours.
-    ordered = [np.where(bits < 0, np.iinfo(whole).min - bits, bits).astype(np.float64) for bits in (one.view(whole)[differ], other.view(whole)[differ])]
-    return int(differ.sum()), float(np.abs(ordered[0] - ordered[1]).max())
+    ordered = [np.where(bits < 0, np.iinfo(whole).min - bits, bits).astype(np.int64) for bits in (one.view(whole)[differ], other.view(whole)[differ])]
+    # Unsigned, for two numbers of opposite sign can be further apart than an integer reaches.
+    apart = np.maximum(*ordered).view(np.uint64) - np.minimum(*ordered).view(np.uint64)
+    return int(differ.sum()), float(apart.max())

@@ -177,7 +177,7 @@ MUTATIONS = (
     Mutation("masks multiply", "B5", {coefficients.cut: masked}, spares=("episodic_prefix_sum",)),
     Mutation("the two successor values are mixed by products", "B5", {coefficients.successor_value: mixed_by_product}),
     Mutation("a zero factor multiplies", "B6", {coefficients.times: product}),
-    Mutation("actions of probability 0 are read", "B6", {coefficients.expectation: without_zero_probability}),
+    Mutation("actions of probability 0 are read", "B6", around={"expectation": without_zero_probability}),
     Mutation("the reset shows at the ending step", "B7", taps=_PREVIOUS_AT_ONCE),
     Mutation("a start shows one step late", "B7", taps={"start": (Read("starts", "previous", edge=False), Constant(False))}),
     Mutation("the discount of t decays into t", "B7", taps={"previous_gamma": (Read("gamma"),)}),
@@ -266,7 +266,7 @@ def _mutated(recurrence: Recurrence, mutation: Mutation) -> Recurrence | None:
         taps = {name: sources for name, sources in mutation.taps.items() if name in names}
         return dataclasses.replace(recurrence, extra_taps=(*recurrence.extra_taps, *taps.items())) if taps else None
     if mutation.around:
-        needed = {"skip": "valid", "nothing_where_invalid": "valid", "not_a_reset": "autoreset"}
+        needed = {"skip": "valid", "nothing_where_invalid": "valid", "not_a_reset": "autoreset", "expectation": "next_policy"}
         return recurrence if {needed[name] for name in mutation.around if name in needed} <= set(recurrence.argument_names) else None
     if mutation.seed is not None:
         return dataclasses.replace(recurrence, seed=mutation.seed) if mutation.seed in recurrence.argument_names else None

@@ -41,6 +41,7 @@ class Problem:
         clean: the same call without what is planted in places that matter to no result.
         untouched: where the results are those of the clean call, time first; everywhere if None.
         known: says what is wrong with the results, by other means than the oracle.
+        copies: the only row is to be given so many times, and every row of the results must be the same. (On a GPU only.)
     """
 
     scenario: str
@@ -51,6 +52,7 @@ class Problem:
     clean: dict[str, Any] | None = None
     untouched: np.ndarray | None = None
     known: Callable[[tuple], list[str]] | None = None
+    copies: int = 1
 
     def __str__(self) -> str:
         return f"{self.recurrence.name}, {self.scenario}: {self.label}"
@@ -233,6 +235,16 @@ def numbers(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
         yield _drawn("B11", recurrence, variant, extent, number, dtype=dtype, flag_dtype=flag_dtype, note=f"flags {flag_dtype}")
 
 
+def scale(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
+    """More elements than 31 bits count, in both layouts."""
+    if not extent.full:
+        return
+    steps = 16
+    for layout in LAYOUTS[:2]:
+        problem = _drawn("B12", recurrence, variants(recurrence)[0], extent, 0, layout, "float16", steps=steps, rows=1)
+        yield dataclasses.replace(problem, copies=2**31 // steps + 3)
+
+
 def known_cases(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
     """The public reports in `cases`, against the oracle and against their own results."""
     for case in cases.load():
@@ -287,6 +299,7 @@ SCENARIOS: dict[str, Scenario] = {
         _rule("B9", nan_inside),
         _rule("B10", sizes),
         _rule("B11", numbers),
+        _rule("B12", scale),
         Scenario("cases", "faults reported in public", known_cases),
         Scenario("rollouts", "real environments", real_rollouts),
     )
