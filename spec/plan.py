@@ -40,8 +40,8 @@ def plan(layout: Literal["rows", "columns"], num_rows: int, steps: int, wide: bo
     """The plan for `num_rows` rows of `steps` steps; `wide` where 64-bit numbers are computed."""
     if layout == "rows":
         block_steps = min(128, max(16, power_of_two(steps)))
-        block_rows = max(1, min(1024 // block_steps, power_of_two(-(-num_rows // WANTED_PROGRAMS))))
-        num_warps = max(1, min(4, block_rows * block_steps // 128))
+        # one warp: scans across warps are added up in an order that differs from compiler to compiler
+        block_rows, num_warps = max(1, min(512 // block_steps, power_of_two(-(-num_rows // (8 * WANTED_PROGRAMS))))), 1
     else:
         block_steps = min(8 if wide else 16, power_of_two(steps))
         block_rows, num_warps = (128, 4) if num_rows >= 128 * WANTED_PROGRAMS else (32, 1)

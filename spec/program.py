@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 
 from rlscan.spec.arguments import ARGUMENTS
 from rlscan.spec.geometry import Geometry
@@ -98,18 +99,27 @@ def program(wiring: Wiring) -> Program:
 
 @dataclasses.dataclass(frozen=True)
 class Strides:
-    """The strides of a launch, each different one once: what a kernel is compiled for is only which are equal.
+    """The strides of a launch, each different one once, as `quotients * multiples`.
+
+    What a kernel is compiled for is which strides are equal, and what powers of two divide them: that decides how many
+    elements a thread loads at once, and so the order in which a tile is added up.
 
     Attributes:
-        values: that are neither 0 nor 1.
-        pattern: for each read, each edge, the seed and the output, a stride along each row axis and one along time; a
-            number of `values`, or one of the codes above.
+        quotients, multiples: of the strides that are neither 0 nor 1.
+        pattern: for each read, each edge, the seed and the output, a stride along each row axis and one along time; the
+            number of a stride, or one of the codes above.
         actions: strides along the action axis, of the values and of the policy.
     """
 
-    values: tuple[int, ...]
+    quotients: tuple[int, ...]
+    multiples: tuple[int, ...]
     pattern: tuple[int, ...]
     actions: tuple[int, int]
+
+
+def multiple(n: int) -> int:
+    """The largest power of two up to 16 that divides n."""
+    return math.gcd(n, 16)
 
 
 def strides(code: Program, seed: str | None, place: Geometry) -> Strides:
@@ -124,5 +134,6 @@ def strides(code: Program, seed: str | None, place: Geometry) -> Strides:
         along = (*place.rows.get(name, nothing), place.time.get(name, 0)) if name is not None else (*nothing, 0)
         pattern += map(number, along)
     weighted = next(((code.sources[i], code.edges[code.edge[i]]) for i, at in enumerate(code.at) if at == ACTIONS), None)
-    actions = tuple(number(place.action[name]) for name in weighted) if weighted else (STRIDE_0, STRIDE_0)
-    return Strides(tuple(values), tuple(pattern), actions)  # type: ignore[arg-type]
+    actions = (number(place.action[weighted[0]]), number(place.action[weighted[1]])) if weighted else (STRIDE_0, STRIDE_0)
+    multiples = tuple(map(multiple, values))
+    return Strides(tuple(value // own for value, own in zip(values, multiples, strict=True)), multiples, tuple(pattern), actions)

@@ -56,8 +56,8 @@ ALL_VALID = tl.constexpr(program.ALL_VALID)
 VALID_GIVEN = tl.constexpr(program.VALID_GIVEN)
 
 
-# whether these are 1, or divisible by 16, is worth no kernel of its own
-PLAIN = ("num_rows", "num_actions", "segments", "blocks")
+# whether these are 1, or divisible by 16, is worth no kernel of its own; what matters is in MULTIPLES and STEP_UNIT
+PLAIN = ("num_rows", "step_units", "row_sizes", "strides", "num_actions", "segments", "blocks")
 
 
 @triton.jit
@@ -90,6 +90,15 @@ def strided(x, strides, CODE: tl.constexpr):
         return x
     else:
         return x * strides[CODE]
+
+
+@triton.jit
+def multiplied(strides, MULTIPLES: tl.constexpr):
+    """The strides from their quotients, so that the compiler sees what divides them."""
+    scaled = ()
+    for i in tl.static_range(len(MULTIPLES)):
+        scaled = scaled + (tl.cast(strides[i], tl.int64) * MULTIPLES[i],)
+    return scaled
 
 
 @triton.jit
@@ -195,11 +204,11 @@ def nearest_over_tile(
 
 
 @triton.jit(do_not_specialize=PLAIN)
-def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps, row_sizes, strides, num_actions,
+def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, step_units, row_sizes, strides, num_actions,
                 segments, blocks,
-                PASS: tl.constexpr, PATTERN: tl.constexpr, ACTION_STRIDES: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr,
-                FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.constexpr,
-                TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr, BEYOND: tl.constexpr,
+                PASS: tl.constexpr, PATTERN: tl.constexpr, MULTIPLES: tl.constexpr, STEP_UNIT: tl.constexpr,
+                ACTION_STRIDES: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr,
+                OUTPUTS: tl.constexpr, TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr, BEYOND: tl.constexpr,
                 VALIDITY: tl.constexpr, VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, IS_NEAREST: tl.constexpr, BACKWARD: tl.constexpr,
                 SEEDED: tl.constexpr, SPLIT: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_STEPS: tl.constexpr):  # fmt: skip
     """Tiles of rows x steps, scanned; a carry goes from tile to tile.
@@ -208,19 +217,21 @@ def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps
     (each segment as one affine map).
     """
     NUM: tl.constexpr = len(arrays)
+    steps = step_units * STEP_UNIT
+    scaled = multiplied(strides, MULTIPLES)
     row = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     segment = tl.program_id(1)
     row_exists = (row < num_rows)[:, None]
     places = coordinates(row[:, None], row_sizes)
-    row_offsets = offsets_of(places, strides, PATTERN, NUM, 0)
-    edge_offsets = offsets_of(places, strides, PATTERN, len(edges), NUM)
+    row_offsets = offsets_of(places, scaled, PATTERN, NUM, 0)
+    edge_offsets = offsets_of(places, scaled, PATTERN, len(edges), NUM)
     slot = row[:, None] * segments
     k = tl.arange(0, BLOCK_STEPS)[None, :]
     far = steps if BACKWARD else -1
 
     state = tl.zeros([BLOCK_ROWS, 1], COMPUTE)
     if SEEDED:
-        state = tl.load(seed + row_offset(places, strides, PATTERN, NUM + len(edges)), mask=row_exists, other=0).to(COMPUTE)
+        state = tl.load(seed + row_offset(places, scaled, PATTERN, NUM + len(edges)), mask=row_exists, other=0).to(COMPUTE)
     nearest_carry = tl.zeros([BLOCK_ROWS, 1], tl.int32) + far
     if SPLIT and PASS != "nearest":
         for i in range(segments - 1 - segment if BACKWARD else segment):
@@ -242,7 +253,7 @@ def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps
         inside = row_exists & (t < steps)
         if PASS == "nearest":
             valid = (
-                tl.load(arrays[VALID_TAPS[0]] + (row_offsets[VALID_TAPS[0]] + time_offset(t, places, strides, PATTERN, VALID_TAPS[0])), mask=inside, other=0)
+                tl.load(arrays[VALID_TAPS[0]] + (row_offsets[VALID_TAPS[0]] + time_offset(t, places, scaled, PATTERN, VALID_TAPS[0])), mask=inside, other=0)
                 != 0
             )
             if BACKWARD:
@@ -253,7 +264,7 @@ def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps
             nearest = t
             if IS_NEAREST:
                 nearest = nearest_over_tile(
-                    arrays[VALID_TAPS[0]], row_offsets[VALID_TAPS[0]], places, strides, t, inside, steps, nearest_carry, PATTERN, VALID_TAPS[0], BACKWARD
+                    arrays[VALID_TAPS[0]], row_offsets[VALID_TAPS[0]], places, scaled, t, inside, steps, nearest_carry, PATTERN, VALID_TAPS[0], BACKWARD
                 )
                 nearest_carry = tl.sum(tl.where(k == edge_of_tile, nearest, 0), 1)[:, None]
             reads = ()
@@ -265,7 +276,7 @@ def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps
                     row_offsets,
                     edge_offsets,
                     places,
-                    strides,
+                    scaled,
                     num_actions,
                     t,
                     nearest,
@@ -306,7 +317,7 @@ def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps
                 results = OUTPUTS(*taps(reads, outside, states, beyond, OUTPUT_TAPS, OUTPUT_CONSTANTS, COMPUTE))
                 if len(outs) == 1:
                     results = (results,)
-                out_offset = row_offset(places, strides, PATTERN, NUM + len(edges) + 1) + time_offset(t, places, strides, PATTERN, NUM + len(edges) + 1)
+                out_offset = row_offset(places, scaled, PATTERN, NUM + len(edges) + 1) + time_offset(t, places, scaled, PATTERN, NUM + len(edges) + 1)
                 for j in tl.static_range(len(outs)):
                     result = results[j]
                     if VALIDITY != ALL_VALID:
@@ -321,11 +332,11 @@ def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps
 
 
 @triton.jit(do_not_specialize=PLAIN)
-def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, steps, row_sizes, strides, num_actions,
+def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, step_units, row_sizes, strides, num_actions,
                    segments, blocks,
-                   PASS: tl.constexpr, PATTERN: tl.constexpr, ACTION_STRIDES: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr,
-                   FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.constexpr,
-                   TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr,
+                   PASS: tl.constexpr, PATTERN: tl.constexpr, MULTIPLES: tl.constexpr, STEP_UNIT: tl.constexpr,
+                   ACTION_STRIDES: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr,
+                   OUTPUTS: tl.constexpr, TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr,
                    BEYOND: tl.constexpr, VALIDITY: tl.constexpr, VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, IS_NEAREST: tl.constexpr,
                    BACKWARD: tl.constexpr, SEEDED: tl.constexpr, SPLIT: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_ROWS: tl.constexpr,
                    BLOCK_STEPS: tl.constexpr):  # fmt: skip
@@ -334,13 +345,15 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
     What trails the scan is carried in registers instead of being loaded again. PASS is as in `rows_kernel`.
     """
     NUM: tl.constexpr = len(arrays)
+    steps = step_units * STEP_UNIT
+    scaled = multiplied(strides, MULTIPLES)
     row = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     segment = tl.program_id(1)
     row_exists = row < num_rows
     places = coordinates(row, row_sizes)
-    row_offsets = offsets_of(places, strides, PATTERN, NUM, 0)
-    edge_offsets = offsets_of(places, strides, PATTERN, len(edges), NUM)
-    out_offset = row_offset(places, strides, PATTERN, NUM + len(edges) + 1)
+    row_offsets = offsets_of(places, scaled, PATTERN, NUM, 0)
+    edge_offsets = offsets_of(places, scaled, PATTERN, len(edges), NUM)
+    out_offset = row_offset(places, scaled, PATTERN, NUM + len(edges) + 1)
     slot = row * segments
     low = segment * blocks * BLOCK_STEPS
     high = tl.minimum(steps, low + blocks * BLOCK_STEPS)
@@ -349,7 +362,7 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
 
     state = tl.zeros([BLOCK_ROWS], COMPUTE)
     if SEEDED:
-        state = tl.load(seed + row_offset(places, strides, PATTERN, NUM + len(edges)), mask=row_exists, other=0).to(COMPUTE)
+        state = tl.load(seed + row_offset(places, scaled, PATTERN, NUM + len(edges)), mask=row_exists, other=0).to(COMPUTE)
     nearest = tl.zeros([BLOCK_ROWS], tl.int32) + far
     if SPLIT and PASS != "nearest":
         for i in range(segments - 1 - segment if BACKWARD else segment):
@@ -368,7 +381,7 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
     carried = ()
     for j in tl.static_range(NUM):
         if BEHIND[j] >= 0 and PASS != "nearest":
-            carried = carried + (read(j, arrays, edges, row_offsets, edge_offsets, places, strides, num_actions, first, nearest, row_exists, row_exists,
+            carried = carried + (read(j, arrays, edges, row_offsets, edge_offsets, places, scaled, num_actions, first, nearest, row_exists, row_exists,
                                       steps, PATTERN, ACTION_STRIDES, AT, EDGE, FLAG, COMPUTE),)  # fmt: skip
         else:
             carried = carried + (row_exists,)
@@ -382,7 +395,7 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
                 if BEHIND[j] >= 0 or (PASS == "nearest" and j != VALID_TAPS[0]):
                     loaded = loaded + (inside,)
                 else:
-                    loaded = loaded + (read(j, arrays, edges, row_offsets, edge_offsets, places, strides, num_actions, t, t, row_exists, inside,
+                    loaded = loaded + (read(j, arrays, edges, row_offsets, edge_offsets, places, scaled, num_actions, t, t, row_exists, inside,
                                             steps, PATTERN, ACTION_STRIDES, AT, EDGE, FLAG, COMPUTE),)  # fmt: skip
         for k in tl.static_range(BLOCK_STEPS):
             t = first - i * BLOCK_STEPS - k if BACKWARD else first + i * BLOCK_STEPS + k
@@ -418,7 +431,7 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
                         result = results[j]
                         if VALIDITY != ALL_VALID:
                             result = nothing_where_invalid(result, valid)
-                        tl.store(outs[j] + (out_offset + time_offset(t, places, strides, PATTERN, NUM + len(edges) + 1)), result, mask=inside)
+                        tl.store(outs[j] + (out_offset + time_offset(t, places, scaled, PATTERN, NUM + len(edges) + 1)), result, mask=inside)
                 if VALIDITY == VALID_GIVEN:
                     outside = outside & (valid == 0)
                 now = ()

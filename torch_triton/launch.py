@@ -14,7 +14,7 @@ import torch
 from rlscan.spec.calls import Call
 from rlscan.spec.geometry import Geometry, geometry
 from rlscan.spec.plan import Plan, plan
-from rlscan.spec.program import ACTIONS, NUMBER, Program, program, strides
+from rlscan.spec.program import ACTIONS, NUMBER, Program, multiple, program, strides
 from rlscan.spec.taps import wire
 from rlscan.torch_triton import repeated
 from rlscan.torch_triton.arrays import DTYPES
@@ -121,9 +121,9 @@ def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[
     along = strides(code, call.wiring.seed, place)
     sizes = {
         "num_rows": place.num_rows,
-        "steps": place.steps,
+        "step_units": place.steps // multiple(place.steps),
         "row_sizes": place.row_sizes[1:],
-        "strides": along.values,
+        "strides": along.quotients,
         "num_actions": next((call.arrays[name].shape[-1] for name, at in zip(code.sources, code.at, strict=True) if at == ACTIONS), 1),
         "segments": chosen.segments,
         "blocks": chosen.blocks,
@@ -131,6 +131,8 @@ def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[
     recurrence = call.recurrence
     constants = {
         "PATTERN": along.pattern,
+        "MULTIPLES": along.multiples,
+        "STEP_UNIT": multiple(place.steps),
         "ACTION_STRIDES": along.actions,
         "AT": code.at,
         "EDGE": code.edge,
