@@ -126,11 +126,11 @@ def converted(x, FLAG: tl.constexpr, COMPUTE: tl.constexpr):
 @triton.jit
 def read(i: tl.constexpr, arrays, edges, row_offsets, edge_offsets, places, strides, num_actions, t, nearest, rows, inside, steps,
          PATTERN: tl.constexpr, ACTION_STRIDES: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, COMPUTE: tl.constexpr):  # fmt: skip
-    """One tap at steps t of these rows; `rows` and `inside` mask what exists."""
+    """One tap at steps t of these rows, as it is stored; `rows` and `inside` mask what exists."""
     if AT[i] == NUMBER:
         return tl.full((), arrays[i], COMPUTE)
     elif AT[i] == ROW:
-        return converted(tl.load(arrays[i] + row_offsets[i], mask=rows, other=0), FLAG[i], COMPUTE)
+        return tl.load(arrays[i] + row_offsets[i], mask=rows, other=0)
     elif AT[i] == ACTIONS:
         start = row_offsets[i] + time_offset(t, places, strides, PATTERN, i)
         weight_start = edge_offsets[EDGE[i]] + time_offset(t, places, strides, PATTERN, len(arrays) + EDGE[i])
@@ -151,10 +151,10 @@ def read(i: tl.constexpr, arrays, edges, row_offsets, edge_offsets, places, stri
         stored = inside
         if AT[i] != STEP:
             stored = inside & (place >= 0) & (place < steps)
-        x = converted(tl.load(arrays[i] + (row_offsets[i] + time_offset(place, places, strides, PATTERN, i)), mask=stored, other=0), FLAG[i], COMPUTE)
+        x = tl.load(arrays[i] + (row_offsets[i] + time_offset(place, places, strides, PATTERN, i)), mask=stored, other=0)
         if EDGE[i] >= 0:
             edge = tl.load(edges[EDGE[i]] + edge_offsets[EDGE[i]], mask=rows, other=0)
-            x = tl.where(stored, x, converted(edge, FLAG[i], COMPUTE))
+            x = tl.where(stored, converted(x, FLAG[i], COMPUTE), converted(edge, FLAG[i], COMPUTE))
         return x
 
 
@@ -208,9 +208,9 @@ def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, step_
                 segments, blocks,
                 PASS: tl.constexpr, PATTERN: tl.constexpr, MULTIPLES: tl.constexpr, STEP_UNIT: tl.constexpr,
                 ACTION_STRIDES: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr,
-                OUTPUTS: tl.constexpr, TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr, BEYOND: tl.constexpr,
-                VALIDITY: tl.constexpr, VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, IS_NEAREST: tl.constexpr, BACKWARD: tl.constexpr,
-                SEEDED: tl.constexpr, SPLIT: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_STEPS: tl.constexpr):  # fmt: skip
+                OUTPUTS: tl.constexpr, TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr,
+                BEYOND: tl.constexpr, VALIDITY: tl.constexpr, VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr,
+                IS_NEAREST: tl.constexpr, BACKWARD: tl.constexpr, SEEDED: tl.constexpr, SPLIT: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_STEPS: tl.constexpr):  # fmt: skip
     """Tiles of rows x steps, scanned; a carry goes from tile to tile.
 
     PASS is "results", or for rows split over programs first "nearest" (each segment's outermost valid step) and "totals"
@@ -290,7 +290,7 @@ def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, step_
                     FLAG,
                     COMPUTE,
                 )
-                reads = reads + (tap,)
+                reads = reads + (converted(tap, FLAG[j], COMPUTE),)
             beside = nearest if IS_NEAREST else (t + 1 if BACKWARD else t - 1)
             outside = (beside < 0) | (beside >= steps)
             valid = inside
@@ -381,8 +381,11 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
     carried = ()
     for j in tl.static_range(NUM):
         if BEHIND[j] >= 0 and PASS != "nearest":
-            carried = carried + (read(j, arrays, edges, row_offsets, edge_offsets, places, scaled, num_actions, first, nearest, row_exists, row_exists,
-                                      steps, PATTERN, ACTION_STRIDES, AT, EDGE, FLAG, COMPUTE),)  # fmt: skip
+            tap = read(
+                j, arrays, edges, row_offsets, edge_offsets, places, scaled, num_actions, first, nearest, row_exists, row_exists,
+                steps, PATTERN, ACTION_STRIDES, AT, EDGE, FLAG, COMPUTE,
+            )  # fmt: skip
+            carried = carried + (converted(tap, FLAG[j], COMPUTE),)
         else:
             carried = carried + (row_exists,)
 
@@ -401,7 +404,7 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
             t = first - i * BLOCK_STEPS - k if BACKWARD else first + i * BLOCK_STEPS + k
             valid = row_exists & (t >= low) & (t < high)
             if PASS == "nearest":
-                valid = valid & loaded[k * NUM + VALID_TAPS[0]]
+                valid = valid & (loaded[k * NUM + VALID_TAPS[0]] != 0)
                 nearest = tl.where(valid, t, nearest)
             else:
                 inside = valid
@@ -410,7 +413,8 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
                     if BEHIND[j] >= 0:
                         reads = reads + (carried[j],)
                     else:
-                        reads = reads + (loaded[k * NUM + j],)
+                        # not where it is loaded: a flag turned into a predicate there would be waited for
+                        reads = reads + (converted(loaded[k * NUM + j], FLAG[j], COMPUTE),)
                 if VALIDITY == VALID_GIVEN:
                     valid = inside & reads[VALID_TAPS[0]]
                 elif VALIDITY != ALL_VALID:
