@@ -7,17 +7,24 @@ missing; 2: the command line is wrong.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
 import datetime
 import importlib.util
 import json
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rlscan.crosscheck.backends import BACKENDS, Backend, Device
 from rlscan.spec.recurrences import RECURRENCES
+
+if TYPE_CHECKING:
+    from rlscan.crosscheck.compare import Report
 
 DEFAULT_BACKENDS = {"cpu": ("torch", "jax"), "cuda": ("torch", "triton", "jax", "pallas")}
 """Without --backends, those of these that are installed. On a CPU kernels are interpreted, which is slow: ask for them by name."""
@@ -47,6 +54,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     extent.add_argument("--full", action="store_true", help="every combination")
     run.set_defaults(full=False)
     run.add_argument("--seed", type=int, default=0)
+    run.add_argument("--jobs", type=int, default=1, metavar="N", help="operations at a time, each in a process of its own; most of the time goes to compilers")
     run.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
     run.set_defaults(command=_run)
 
@@ -98,13 +106,38 @@ def _run(options: argparse.Namespace) -> int:
     scenarios = options.scenarios or tuple(_scenarios())
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     header = report.header(device, [backend.name for backend in backends], scenarios, options.full, options.seed, date)
-    recurrences = [RECURRENCES[name] for name in options.ops]
-    with _progress(len(recurrences) * len(scenarios)) as progress:
-        found = compare(recurrences, backends, Extent(options.full, options.seed), device, scenarios, progress, header)
+    if options.jobs > 1 and len(options.ops) > 1:
+        with _progress(len(options.ops)) as progress:
+            found = _in_processes(options, header, progress)
+    else:
+        recurrences = [RECURRENCES[name] for name in options.ops]
+        with _progress(len(recurrences) * len(scenarios)) as progress:
+            found = compare(recurrences, backends, Extent(options.full, options.seed), device, scenarios, progress, header)
     report.show(found)
     if options.json:
         options.json.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
     return 0 if found.agrees else 1
+
+
+def _in_processes(options: argparse.Namespace, header: dict[str, Any], progress: Callable[[str], None]) -> Report:
+    """The findings of one process for each operation, put together."""
+    from rlscan.crosscheck.compare import Report
+
+    def run(op: str, file: Path) -> Report:
+        settings = ["--ops", op, "--backends", ",".join(header["backends"]), "--scenarios", ",".join(header["scenarios"]), "--device", options.device]
+        settings += ["--full" if options.full else "--quick", "--seed", str(options.seed), "--json", str(file)]
+        flags = ["-P"] if sys.flags.safe_path else []
+        done = subprocess.run([sys.executable, *flags, "-m", "rlscan.crosscheck", "run", *settings], capture_output=True, text=True, check=False)
+        if not file.exists():
+            raise SystemExit(f"the process for {op} ended with {done.returncode}:\n{done.stderr}")
+        return Report.from_json(json.loads(file.read_text(encoding="utf-8")))
+
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        waiting = [pool.submit(run, op, Path(folder) / f"{op}.json") for op in options.ops]
+        for _ in concurrent.futures.as_completed(waiting):
+            progress("operations done")
+        parts = [done.result() for done in waiting]
+    return Report(header, [tally for part in parts for tally in part.tallies], [pair for part in parts for pair in part.pairs])
 
 
 def _device(wanted: str) -> Device:

@@ -110,7 +110,7 @@ class Report:
     @staticmethod
     def from_json(data: dict[str, Any]) -> Report:
         def place(found: dict[str, Any] | None) -> Place | None:
-            return found and Place(**found | {"row": tuple(found["row"])})
+            return Place(**{**found, "row": tuple(found["row"])}) if found else None
 
         tallies = [Tally(**tally | {"worst": place(tally["worst"])}) for tally in data["tallies"]]
         return Report(data["header"], tallies, [Pair(**pair) for pair in data["pairs"]])

@@ -176,7 +176,8 @@ def _array(
 
 def _number(argument: Argument, random: np.random.Generator) -> Mapping[str, Any]:
     """The default, no bar at all, or any bar."""
-    return random.choice([{}, {argument.name: None}, {argument.name: float(random.uniform(0.5, 2.0))}])
+    choices: list[dict[str, Any]] = [{}, {argument.name: None}, {argument.name: float(random.uniform(0.5, 2.0))}]
+    return choices[random.integers(len(choices))]
 
 
 def _parameter(argument: Argument, form: Form, shape: tuple[int, ...], time_axis: int, dtype: str, random: np.random.Generator) -> Any:

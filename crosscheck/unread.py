@@ -13,7 +13,7 @@ import numpy as np
 from rlscan.spec.recurrences import Recurrence
 from rlscan.spec.taps import parameters
 
-SUCCESSORS = ("next_values", "final_values", "expected_next_q", "next_q_values", "next_policy")
+SUCCESSORS: tuple[str, ...] = ("next_values", "final_values", "expected_next_q", "next_q_values", "next_policy")
 """What says V(s'_t), or Q, at step t itself."""
 
 
@@ -102,7 +102,7 @@ def unread(recurrence: Recurrence, arguments: dict[str, Any], rule: str) -> dict
 def _behind(window: Window, taps: set[str], unread_here: np.ndarray) -> dict[str, np.ndarray]:
     """The successor's value is not read at these steps, wherever it comes from."""
     masks = dict.fromkeys(SUCCESSORS, unread_here)
-    masks["bootstrap_value"] = ~(window.last & ~unread_here).any(axis=0)
+    masks["bootstrap_value"] = np.logical_not((window.last & ~unread_here).any(axis=0))
     if not taps & {"value", "q_value"} and not window.next_step:
         masks["values"] = window.before_valid(unread_here, at_first=True)
     return masks
@@ -141,7 +141,7 @@ def _edges(window: Window, taps: set[str]) -> dict[str, np.ndarray]:
     if window.backward:
         return {}
     masks = dict.fromkeys(("gamma", "lam"), window.ends | window.last)
-    return masks | {"initial": (window.first & window.starts).any(axis=0)}
+    return masks | {"initial": np.asarray((window.first & window.starts).any(axis=0))}
 
 
 def _invalid(window: Window, taps: set[str]) -> dict[str, np.ndarray]:

@@ -256,9 +256,10 @@ class Arithmetic:
         return Rounded(self, value, np.where(unknown, np.inf, known))
 
     def where(self, condition: Decided | np.ndarray, yes: Any, no: Any) -> Any:
-        if not any(isinstance(x, Decided | Rounded) for x in (condition, yes, no)):
-            return np.where(condition, yes, no)
-        condition = _decided(condition)
+        if not isinstance(condition, Decided):
+            if not isinstance(yes, Rounded) and not isinstance(no, Rounded):
+                return np.where(condition, yes, no)
+            condition = _decided(condition)
         yes, no = self.operand(yes), self.operand(no)
         error = np.where(condition.value, yes.error, no.error)
         either = np.maximum(yes.error, no.error) + np.abs(yes.value - no.value) / self.u

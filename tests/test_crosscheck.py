@@ -203,7 +203,9 @@ def test_the_worst_place_is_found():
 
 def test_a_known_result_counts_beside_the_oracle():
     problem = dataclasses.replace(first_problem(), known=lambda results: ["differs from what is known"])
-    assert "differs from what is known" in wrong(problem, [oracle.astype(np.float32) for oracle in problem.oracle])
+    fault = wrong(problem, [oracle.astype(np.float32) for oracle in problem.oracle])
+    assert fault is not None
+    assert "differs from what is known" in fault
 
 
 def test_differing_bits():
@@ -273,6 +275,15 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
     assert set(report.header["versions"]) >= {"python", "numpy", "torch", "triton", "jax", "rlscan"}
     assert command.main(["report", str(file), "--to", str(markdown)]) == 0
     assert markdown.read_text() == page(report)
+
+
+def test_operations_in_processes_of_their_own_give_the_same(tmp_path, capsys):
+    reports = []
+    for jobs in ("1", "2"):
+        file = tmp_path / f"{jobs}.json"
+        assert run("--backends", "numpy", "--ops", "gae,affine_scan", "--scenarios", "B5", "--jobs", jobs, "--json", str(file)) == 0
+        reports.append(Report.from_json(json.loads(file.read_text())))
+    assert reports[0].tallies == reports[1].tallies
 
 
 def test_the_command_fails_on_a_disagreement(named, capsys):
