@@ -29,8 +29,9 @@ def docstring(recurrence: Recurrence, array: str) -> str:
     parts.append(f"Args:\n{arguments}")
     returns = "; ".join(f"{name}: {says.rstrip('.')}" for name, says in zip(recurrence.output_names, recurrence.output_says, strict=True))
     shape = "the shape of " + recurrence.frame.name
+    dtypes = "always float64" if array.startswith("numpy") else "float64 for float64 inputs, else float32"
     kind = f"{recurrence.result}({', '.join(recurrence.output_names)}), a named tuple. " if recurrence.result else ""
-    parts.append("Returns:\n" + _filled(f"{kind}{returns}. Each has {shape}; float64 for float64 inputs, else float32.", 4, first=4))
+    parts.append("Returns:\n" + _filled(f"{kind}{returns}. Each has {shape}; {dtypes}.", 4, first=4))
     parts.append(
         "Raises:\n"
         + _filled("TypeError: an argument is of the wrong type, or float64 is mixed with narrower types.", 8, first=4)
@@ -75,13 +76,17 @@ def recurrences_page() -> str:
         if recurrence.boundaries:
             parts.append("\n".join(f"- {boundary}" for boundary in recurrence.boundaries))
         parts.append(f"Source: {recurrence.source}.")
-        rows = [f"| `{argument.name}` | {shape_of(recurrence, argument, 'array')} | {argument.says} |" for argument in recurrence.arguments]
+        rows = [f"| `{argument.name}` | {shape_of(recurrence, argument, 'array')} | {_in_a_table(argument.says)} |" for argument in recurrence.arguments]
         parts.append("\n".join(["| argument | what | meaning |", "| --- | --- | --- |", *rows]))
-        outputs = "; ".join(f"`{name}`: {says}" for name, says in zip(recurrence.output_names, recurrence.output_says, strict=True))
-        parts.append(f"Returns {outputs}")
+        outputs = "; ".join(f"`{name}`: {says.rstrip('.')}" for name, says in zip(recurrence.output_names, recurrence.output_says, strict=True))
+        parts.append(f"Returns {outputs}.")
     parts.append("## Boundary rules")
     parts.append("\n".join(["| rule | | statement |", "| --- | --- | --- |", *(f"| {rule.id} | {rule.title} | {rule.statement} |" for rule in RULES.values())]))
     return "\n\n".join(parts) + "\n"
+
+
+def _in_a_table(text: str) -> str:
+    return text.replace("|", r"\|")
 
 
 def _filled(text: str, indent: int, first: int = 0) -> str:

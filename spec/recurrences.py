@@ -86,8 +86,7 @@ class Recurrence:
             return None
         made = collections.namedtuple(self.result, self.output_names)  # noqa: PYI024  (made from the declaration)
         made.__doc__ = f"{self.result}({', '.join(self.output_names)}): " + " ".join(self.output_says)
-        made.__module__ = __name__
-        globals().setdefault(self.result, made)  # so that results can be pickled
+        made.__module__ = "rlscan.spec.results"  # where pickle finds it
         return made
 
     def pack(self, outputs: tuple) -> Any:

@@ -101,7 +101,7 @@ def gae(
 
     Returns:
         GAE(advantages, returns), a named tuple. advantages: A_t; returns: A_t + V_t, the value targets. Each has
-        the shape of rewards; float64 for float64 inputs, else float32.
+        the shape of rewards; always float64.
 
     Raises:
         TypeError: an argument is of the wrong type, or float64 is mixed with narrower types.
@@ -178,7 +178,7 @@ def vtrace(
 
     Returns:
         VTrace(vs, pg_advantages), a named tuple. vs: V_t + D_t, the value targets; pg_advantages: The advantages
-        for the policy gradient. Each has the shape of rewards; float64 for float64 inputs, else float32.
+        for the policy gradient. Each has the shape of rewards; always float64.
 
     Raises:
         TypeError: an argument is of the wrong type, or float64 is mixed with narrower types.
@@ -250,7 +250,7 @@ def retrace(
 
     Returns:
         Retrace(targets, advantages), a named tuple. targets: q_t + D_t, the action-value targets; advantages: The
-        clipped advantages. Each has the shape of rewards; float64 for float64 inputs, else float32.
+        clipped advantages. Each has the shape of rewards; always float64.
 
     Raises:
         TypeError: an argument is of the wrong type, or float64 is mixed with narrower types.
@@ -313,7 +313,7 @@ def lambda_returns(
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
 
     Returns:
-        returns: G_t. Each has the shape of rewards; float64 for float64 inputs, else float32.
+        returns: G_t. Each has the shape of rewards; always float64.
 
     Raises:
         TypeError: an argument is of the wrong type, or float64 is mixed with narrower types.
@@ -373,7 +373,7 @@ def discounted_returns(
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
 
     Returns:
-        returns: G_t. Each has the shape of rewards; float64 for float64 inputs, else float32.
+        returns: G_t. Each has the shape of rewards; always float64.
 
     Raises:
         TypeError: an argument is of the wrong type, or float64 is mixed with narrower types.
@@ -423,7 +423,7 @@ def eligibility_traces(
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
 
     Returns:
-        traces: z_t. Each has the shape of inputs; float64 for float64 inputs, else float32.
+        traces: z_t. Each has the shape of inputs; always float64.
 
     Raises:
         TypeError: an argument is of the wrong type, or float64 is mixed with narrower types.
@@ -470,7 +470,7 @@ def episodic_prefix_sum(
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
 
     Returns:
-        sums: C_t. Each has the shape of inputs; float64 for float64 inputs, else float32.
+        sums: C_t. Each has the shape of inputs; always float64.
 
     Raises:
         TypeError: an argument is of the wrong type, or float64 is mixed with narrower types.
@@ -509,7 +509,7 @@ def affine_scan(
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
 
     Returns:
-        y: y_t. Each has the shape of addend; float64 for float64 inputs, else float32.
+        y: y_t. Each has the shape of addend; always float64.
 
     Raises:
         TypeError: an argument is of the wrong type, or float64 is mixed with narrower types.
