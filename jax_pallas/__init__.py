@@ -19,7 +19,7 @@ from rlscan.spec.calls import Call, check
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.spec.signatures import public_function
 
-__all__ = ["affine_scan", "discounted_returns", "eligibility_traces", "episodic_prefix_sum", "gae", "lambda_returns", "retrace", "run", "vtrace"]
+__all__ = ["run", *RECURRENCES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 _ARRAYS = Arrays()
 
@@ -85,11 +85,5 @@ def _launch_module() -> Any:
     return launch
 
 
-gae = public_function(RECURRENCES["gae"], run, __name__, "jax.Array")
-vtrace = public_function(RECURRENCES["vtrace"], run, __name__, "jax.Array")
-retrace = public_function(RECURRENCES["retrace"], run, __name__, "jax.Array")
-lambda_returns = public_function(RECURRENCES["lambda_returns"], run, __name__, "jax.Array")
-discounted_returns = public_function(RECURRENCES["discounted_returns"], run, __name__, "jax.Array")
-eligibility_traces = public_function(RECURRENCES["eligibility_traces"], run, __name__, "jax.Array")
-episodic_prefix_sum = public_function(RECURRENCES["episodic_prefix_sum"], run, __name__, "jax.Array")
-affine_scan = public_function(RECURRENCES["affine_scan"], run, __name__, "jax.Array")
+for _recurrence in RECURRENCES.values():
+    globals()[_recurrence.name] = public_function(_recurrence, run, __name__, "jax.Array")

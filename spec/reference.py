@@ -15,6 +15,8 @@ from rlscan.spec.calls import Call, check
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.spec.signatures import public_function
 
+__all__ = ["run", *RECURRENCES]  # pyright: ignore[reportUnsupportedDunderAll]
+
 
 class NumPyArrays:
     """What the validator asks, of NumPy arrays."""
@@ -81,11 +83,5 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any]) -> Any:
         return call.recurrence.pack(loop(call))
 
 
-gae = public_function(RECURRENCES["gae"], run, __name__)
-vtrace = public_function(RECURRENCES["vtrace"], run, __name__)
-retrace = public_function(RECURRENCES["retrace"], run, __name__)
-lambda_returns = public_function(RECURRENCES["lambda_returns"], run, __name__)
-discounted_returns = public_function(RECURRENCES["discounted_returns"], run, __name__)
-eligibility_traces = public_function(RECURRENCES["eligibility_traces"], run, __name__)
-episodic_prefix_sum = public_function(RECURRENCES["episodic_prefix_sum"], run, __name__)
-affine_scan = public_function(RECURRENCES["affine_scan"], run, __name__)
+for _recurrence in RECURRENCES.values():
+    globals()[_recurrence.name] = public_function(_recurrence, run, __name__)

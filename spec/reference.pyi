@@ -28,6 +28,8 @@ class _Retrace(NamedTuple):
     targets: np.ndarray
     advantages: np.ndarray
 
+__all__ = ["affine_scan", "discounted_returns", "eligibility_traces", "episodic_prefix_sum", "gae", "lambda_returns", "retrace", "run", "vtrace"]
+
 class NumPyArrays:
     name: str
     def is_array(self, x: Any) -> bool: ...

@@ -36,34 +36,33 @@ def stubs() -> dict[str, str]:
 
 
 def stub(source: str) -> str:
-    """The stub of a module: what it defines, and for each `public_function` the signature that it will have."""
+    """The stub of a module: what it defines, and the signatures of the public functions that it makes from the declarations."""
     module = ast.parse(source)
     parts, results, imports = [], [], {"from typing import NamedTuple"}
     for statement in module.body:
         if isinstance(statement, ast.FunctionDef | ast.ClassDef) and not statement.name.startswith("_"):
             parts.append(_outline(statement))
-        elif isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__":
-            parts.insert(0, ast.unparse(statement).replace("'", '"'))
-        elif isinstance(statement, ast.Assign) and (made := _declared(statement)):
-            recurrence, array = made
+        elif isinstance(statement, ast.For) and (array := _array(statement)):
             array_type, needed = ARRAYS[array]
-            imports |= {needed} | ({"from typing import Literal"} if "Literal" in _signature(recurrence, array_type) else set())
-            parts.append(_signature(recurrence, array_type) + "\n" + _docstring(docstring(recurrence, array)))
-            if recurrence.result:
-                fields = "\n".join(f"    {name}: {array_type}" for name in recurrence.output_names)
-                results.append(f"class _{recurrence.result}(NamedTuple):\n{_docstring(_result_says(recurrence))}\n\n{fields}")
+            imports |= {needed, "from typing import Literal"}
+            for recurrence in RECURRENCES.values():
+                parts.append(_signature(recurrence, array_type) + "\n" + _docstring(docstring(recurrence, array)))
+                if recurrence.result:
+                    fields = "\n".join(f"    {name}: {array_type}" for name in recurrence.output_names)
+                    results.append(f"class _{recurrence.result}(NamedTuple):\n{_docstring(_result_says(recurrence))}\n\n{fields}")
+    public = ", ".join(f'"{name}"' for name in sorted(("run", *RECURRENCES)))
+    parts.insert(0, f"__all__ = [{public}]")
     text = re.sub(r"(?m)^(def .*\.\.\.(?:  # .*)?)\n\n(?=def )", r"\1\n", "\n\n".join([*results, *parts]))
     imports |= {line for line, name in _imports(module) if name in _names(text)}
     return HEAD + "\n" + _sorted(imports) + "\n\n" + text + "\n"
 
 
-def _declared(statement: ast.Assign) -> tuple[Recurrence, str] | None:
-    """The recurrence and the array type of `name = public_function(RECURRENCES["name"], run, __name__, "array")`."""
-    call = statement.value
-    if not (isinstance(call, ast.Call) and ast.unparse(call.func) == "public_function"):
-        return None
-    array = ast.literal_eval(call.args[3]) if len(call.args) > 3 else "numpy.ndarray"
-    return RECURRENCES[ast.unparse(statement.targets[0])], array
+def _array(loop: ast.For) -> str | None:
+    """The array type of the loop that makes a module's public functions."""
+    for call in ast.walk(loop):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "public_function":
+            return ast.literal_eval(call.args[3]) if len(call.args) > 3 else "numpy.ndarray"
+    return None
 
 
 def _signature(recurrence: Recurrence, array: str) -> str:

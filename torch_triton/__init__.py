@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -15,7 +17,7 @@ from rlscan.torch_triton.launch import by_kernels
 from rlscan.torch_triton.repeated import find, key_of
 from rlscan.torch_triton.vectorised import by_whole_arrays
 
-__all__ = ["affine_scan", "discounted_returns", "eligibility_traces", "episodic_prefix_sum", "gae", "lambda_returns", "retrace", "run", "vtrace"]
+__all__ = ["run", *RECURRENCES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 _TENSORS = Tensors()
 
@@ -41,15 +43,23 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["k
                     f"{recurrence.name}: {name} requires a gradient, which rlscan does not compute yet; call it under torch.no_grad() or detach {name}"
                 )
     if method is None:
-        method = "kernels" if call.device.type == "cuda" else "vectorised"
+        method = "kernels" if call.device.type == "cuda" and _kernels_can_run() else "vectorised"
     return recurrence.pack(by_kernels(call, key) if method == "kernels" else by_whole_arrays(call))
 
 
-gae = public_function(RECURRENCES["gae"], run, __name__, "torch.Tensor")
-vtrace = public_function(RECURRENCES["vtrace"], run, __name__, "torch.Tensor")
-retrace = public_function(RECURRENCES["retrace"], run, __name__, "torch.Tensor")
-lambda_returns = public_function(RECURRENCES["lambda_returns"], run, __name__, "torch.Tensor")
-discounted_returns = public_function(RECURRENCES["discounted_returns"], run, __name__, "torch.Tensor")
-eligibility_traces = public_function(RECURRENCES["eligibility_traces"], run, __name__, "torch.Tensor")
-episodic_prefix_sum = public_function(RECURRENCES["episodic_prefix_sum"], run, __name__, "torch.Tensor")
-affine_scan = public_function(RECURRENCES["affine_scan"], run, __name__, "torch.Tensor")
+@functools.cache
+def _kernels_can_run() -> bool:
+    try:
+        import triton
+
+        if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 4):
+            return True
+        what = f"rlscan's kernels need Triton 3.4 or newer, which takes tuples, and this is {triton.__version__}"
+    except ImportError as error:
+        what = f"Triton can't be imported ({error})"
+    warnings.warn(f"{what}; whole-array PyTorch takes their place", RuntimeWarning, stacklevel=4)
+    return False
+
+
+for _recurrence in RECURRENCES.values():
+    globals()[_recurrence.name] = public_function(_recurrence, run, __name__, "torch.Tensor")
