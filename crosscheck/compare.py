@@ -183,7 +183,9 @@ def _attempt(problem: Problem, backend: Backend, device: Device, tally: Tally) -
     """The results if they have the right form, counted."""
     tally.problems += 1
     try:
-        results, same = (backend.run(problem, device), True) if problem.copies == 1 else backend.run_copies(problem, device)
+        # Triton's interpreter computes with NumPy, which would warn of every planted infinity.
+        with np.errstate(all="ignore"):
+            results, same = (backend.run(problem, device), True) if problem.copies == 1 else backend.run_copies(problem, device)
     except Exception as error:  # any failure of a backend is a finding, and the others go on
         tally.fail(f"{problem}: {type(error).__name__}: {error}")
         return None
