@@ -12,6 +12,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 
 from rlscan.jax_pallas.arrays import Arrays, compiled
 from rlscan.jax_pallas.vectorised import by_whole_arrays
@@ -44,7 +45,7 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["k
 def _outputs(call: Call, method: Literal["kernels", "vectorised"] | None) -> tuple[jax.Array, ...]:
     if 0 in call.shape:
         return tuple(jnp.zeros(call.shape, call.dtype) for _ in call.recurrence.output_names)
-    traced = any(isinstance(array, jax.core.Tracer) for array in call.arrays.values())
+    traced = any(isinstance(array, Tracer) for array in call.arrays.values())
     platform = jax.default_backend() if traced else call.device.platform if call.device else "several devices"
     if method == "kernels":
         from rlscan.jax_pallas.launch import by_kernels

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from rlscan.spec.calls import Call
 
@@ -28,9 +29,9 @@ class Arrays:
     def dtype(self, x: jax.Array) -> str:
         return str(x.dtype)
 
-    def device(self, x: jax.Array) -> jax.Device | None:
+    def device(self, x: jax.Array) -> Any:
         """None for a tracer, which is on no device yet, and for an array that is spread over several."""
-        if isinstance(x, jax.core.Tracer):
+        if isinstance(x, Tracer):
             return None
         devices = x.devices()
         return next(iter(devices)) if len(devices) == 1 else None

@@ -107,6 +107,7 @@ def _axes(call: Call) -> tuple[tuple[int, ...], int, dict[str, tuple[int, ...]]]
     """
     full = {name: _full_shape(call, name) for name in call.arrays}
     groups: list[list[int]] = []
+    time = 0
     for axis, size in enumerate(call.shape):
         if axis == call.time_axis:
             time = len(groups)
