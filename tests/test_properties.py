@@ -22,6 +22,11 @@ def plain(array):
     return array
 
 
+def beside(array):
+    """What lies in memory beside the elements of an array, and must not be read: NaN, or a raised flag."""
+    return array.dtype.type(np.nan if array.dtype.kind == "f" else 1)
+
+
 def every_other(axis):
     """Each second element of a wider array along an axis."""
 
@@ -29,7 +34,7 @@ def every_other(axis):
         if not array.ndim:
             return array
         wide = np.repeat(array, 2, axis % array.ndim)
-        wide[(slice(None),) * (axis % array.ndim) + (slice(1, None, 2),)] = 1
+        wide[(slice(None),) * (axis % array.ndim) + (slice(1, None, 2),)] = beside(array)
         return wide[(slice(None),) * (axis % array.ndim) + (slice(None, None, 2),)]
 
     return view
@@ -37,7 +42,7 @@ def every_other(axis):
 
 def inner_part(array):
     """The middle of an array that is wider along every axis, so that it begins at no round address."""
-    wide = np.ones([size + 3 for size in array.shape], array.dtype)
+    wide = np.full([size + 3 for size in array.shape], beside(array))
     middle = wide[(*(slice(1, size + 1) for size in array.shape), ...)]
     middle[...] = array
     return middle
