@@ -71,6 +71,15 @@ def higher(first, second):
 
 
 @triton.jit
+def within(row_exists, t, low, high, WHOLE: tl.constexpr):
+    """Which rows have a step t. Where all blocks are whole it is the same for all t: one predicate, not one a step."""
+    if WHOLE:
+        return row_exists
+    else:
+        return row_exists & (t >= low) & (t < high)
+
+
+@triton.jit
 def coordinates(row, row_sizes):
     """The place of a row along each row axis, whose sizes but the first are given."""
     places = ()
@@ -116,6 +125,15 @@ def time_offset(t, places, strides, PATTERN: tl.constexpr, ARRAY: tl.constexpr):
 
 
 @triton.jit
+def bytes_of(array):
+    """Booleans as the bytes that they are stored in: made a predicate where it is loaded, each would be waited for in turn."""
+    if array.dtype.element_ty == tl.int1:
+        return array.to(tl.pointer_type(tl.int8), bitcast=True)
+    else:
+        return array
+
+
+@triton.jit
 def converted(x, FLAG: tl.constexpr, COMPUTE: tl.constexpr):
     if FLAG:
         return x != 0
@@ -151,7 +169,7 @@ def read(i: tl.constexpr, arrays, edges, row_offsets, edge_offsets, places, stri
         stored = inside
         if AT[i] != STEP:
             stored = inside & (place >= 0) & (place < steps)
-        x = tl.load(arrays[i] + (row_offsets[i] + time_offset(place, places, strides, PATTERN, i)), mask=stored, other=0)
+        x = tl.load(bytes_of(arrays[i]) + (row_offsets[i] + time_offset(place, places, strides, PATTERN, i)), mask=stored, other=0)
         if EDGE[i] >= 0:
             edge = tl.load(edges[EDGE[i]] + edge_offsets[EDGE[i]], mask=rows, other=0)
             x = tl.where(stored, converted(x, FLAG[i], COMPUTE), converted(edge, FLAG[i], COMPUTE))
@@ -348,6 +366,7 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
     NUM: tl.constexpr = len(arrays)
     steps = step_units * STEP_UNIT
     scaled = multiplied(strides, MULTIPLES)
+    WHOLE: tl.constexpr = STEP_UNIT % BLOCK_STEPS == 0
     row = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     segment = tl.program_id(1)
     row_exists = row < num_rows
@@ -394,7 +413,7 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
         loaded = ()
         for k in tl.static_range(BLOCK_STEPS):
             t = first - i * BLOCK_STEPS - k if BACKWARD else first + i * BLOCK_STEPS + k
-            inside = row_exists & (t >= low) & (t < high)
+            inside = within(row_exists, t, low, high, WHOLE)
             for j in tl.static_range(NUM):
                 if BEHIND[j] >= 0 or (PASS == "nearest" and j != VALID_TAPS[0]):
                     loaded = loaded + (inside,)
@@ -403,7 +422,7 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
                                             steps, PATTERN, ACTION_STRIDES, AT, EDGE, FLAG, COMPUTE),)  # fmt: skip
         for k in tl.static_range(BLOCK_STEPS):
             t = first - i * BLOCK_STEPS - k if BACKWARD else first + i * BLOCK_STEPS + k
-            valid = row_exists & (t >= low) & (t < high)
+            valid = within(row_exists, t, low, high, WHOLE)
             if PASS == "nearest":
                 valid = valid & (loaded[k * NUM + VALID_TAPS[0]] != 0)
                 nearest = tl.where(valid, t, nearest)
@@ -414,7 +433,6 @@ def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, st
                     if BEHIND[j] >= 0:
                         reads = reads + (carried[j],)
                     else:
-                        # not where it is loaded: a flag turned into a predicate there would be waited for
                         reads = reads + (converted(loaded[k * NUM + j], FLAG[j], COMPUTE),)
                 if VALIDITY == VALID_GIVEN:
                     valid = inside & reads[VALID_TAPS[0]]
