@@ -39,9 +39,9 @@ class Prepared:
     def __init__(self, call: Call, chosen: Plan | None = None) -> None:
         code = program(call.wiring)
         frame = call.arrays[call.recurrence.frame.name]
-        like = torch.empty_like(frame, dtype=DTYPES[call.dtype], memory_format=torch.preserve_format, device="meta")
+        like = torch.empty_like(frame, dtype=DTYPES[call.dtype], device="meta")
         self.empty = frame.numel() == 0
-        self.out = {"size": tuple(like.shape), "stride": like.stride(), "dtype": like.dtype, "device": frame.device}
+        self.frame, self.dtype = call.recurrence.frame.name, like.dtype
         self.outputs = len(call.recurrence.output_names)
         self.device = frame.device
         self.seed = call.wiring.seed
@@ -58,7 +58,7 @@ class Prepared:
         self.launches = _launches(call, code, place, chosen)
 
     def __call__(self, arrays: Mapping[str, Any], numbers: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
-        outs = tuple(torch.empty_strided(**self.out) for _ in range(self.outputs))
+        outs = tuple([torch.empty_like(arrays[self.frame], dtype=self.dtype) for _ in range(self.outputs)])
         if not self.empty:
             same = self.device.type != "cuda" or torch.cuda.current_device() == self.device.index
             with contextlib.nullcontext() if same else torch.cuda.device(self.device):

@@ -20,13 +20,14 @@ _prepared: dict[Any, Any] = {}
 
 def key_of(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """What a preparation depends on; None for a call that is made only once."""
-    key: list[Any] = [recurrence, torch.is_grad_enabled()]
+    gradients = torch.is_grad_enabled()
+    key: list[Any] = [recurrence, gradients]
     for argument in recurrence.arguments:
         x = arguments.get(argument.name, argument.default)
         kind = x.__class__
         if kind is torch.Tensor:
             # kernels are compiled for 16-byte alignment
-            key += (x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16, x.requires_grad)
+            key.append((x.dtype, x.get_device(), x.shape, x.stride(), x.data_ptr() % 16, gradients and x.requires_grad))
         elif (kind is float or kind is int) and argument.shape != "option":
             if not argument.allows(x):
                 return None
