@@ -136,12 +136,12 @@ def converted(x, flag, dtype):
 
 
 def read(i, special, refs, places, rows, t, within, nearest):
-    """One tap at steps t of these rows; `rows` and `within` mask what exists."""
+    """One tap at steps t of these rows, as it is stored; `rows` and `within` mask what exists."""
     code, dtype = special.code, special.dtype
     name, at, flag = code.sources[i], code.at[i], code.flag[i]
     edge = code.edges[code.edge[i]] if code.edge[i] >= 0 else None
     if at in (NUMBER, ROW, STEP):
-        return converted(load(special, refs, name, places, rows, t, within), flag, dtype)
+        return load(special, refs, name, places, rows, t, within)
     if at == ACTIONS:
 
         def add(action, total):
@@ -152,9 +152,10 @@ def read(i, special, refs, places, rows, t, within, nearest):
         return lax.fori_loop(np.int32(0), np.int32(refs[name].shape[-1]), add, jnp.zeros((rows & within).shape, dtype))
     place = {NEAREST: nearest, FOLLOWING: t + 1, PRECEDING: t - 1}[at]
     stored = within & (place >= 0) & (place < special.steps)
-    x = converted(load(special, refs, name, places, rows, place, stored), flag, dtype)
-    beyond = jnp.zeros((), x.dtype) if edge is None else converted(load(special, refs, edge, places, rows), flag, dtype)
-    return jnp.where(stored, x, beyond)
+    x = load(special, refs, name, places, rows, place, stored)
+    if edge is None:
+        return jnp.where(stored, x, jnp.zeros((), x.dtype))
+    return jnp.where(stored, converted(x, flag, dtype), converted(load(special, refs, edge, places, rows), flag, dtype))
 
 
 def taps(reads, outside, state, state_beyond, codes, constants, dtype):
@@ -276,7 +277,7 @@ def rows_kernel(which, special, refs, totals, nearest_ends, *outs):
         if code.nearest:
             nearest = nearest_over_tile(special, refs, places, rows, t, within, nearest_carry)
             nearest_carry = edge(nearest)
-        reads = [read(j, special, refs, places, rows, t, within, nearest) for j in range(len(code.sources))]
+        reads = [converted(read(j, special, refs, places, rows, t, within, nearest), code.flag[j], dtype) for j in range(len(code.sources))]
         beside = nearest if code.nearest else (t + 1 if backward else t - 1)
         outside = (beside < 0) | (beside >= steps)
         valid = validity(special, reads, inside)
@@ -312,7 +313,7 @@ def columns_kernel(which, special, refs, totals, nearest_ends, *outs):
     rows = row < special.num_rows
     places = coordinates(row, special)
     low = segment * plan.blocks * plan.block_steps
-    high = jnp.minimum(steps, low + plan.blocks * plan.block_steps) if special.split else steps
+    high = jnp.minimum(steps, low + plan.blocks * plan.block_steps)
     first = high - 1 if backward else low
     trailing = [j for j in range(len(code.sources)) if code.behind[j] >= 0]
 
@@ -324,7 +325,8 @@ def columns_kernel(which, special, refs, totals, nearest_ends, *outs):
     # what each trailing read holds at the segment's first step; other reads have nothing to carry
     carried = []
     if which != "nearest":
-        carried = [jnp.broadcast_to(read(j, special, refs, places, rows, first, True, nearest), rows.shape) for j in trailing]
+        taps_there = [converted(read(j, special, refs, places, rows, first, True, nearest), code.flag[j], dtype) for j in trailing]
+        carried = [jnp.broadcast_to(tap, rows.shape) for tap in taps_there]
 
     def block(i, carry):
         state, addend, factor, nearest, outside, carried = carry
@@ -335,6 +337,8 @@ def columns_kernel(which, special, refs, totals, nearest_ends, *outs):
             wanted = [code.valid_taps[0]] if which == "nearest" else [j for j in range(len(code.sources)) if j not in trailing]
             loaded.append((t, within, {j: read(j, special, refs, places, rows, t, within, t) for j in wanted}))
         for t, within, reads in loaded:
+            # not where it is loaded: a flag turned into a predicate there would be waited for
+            reads = {j: converted(tap, code.flag[j], dtype) for j, tap in reads.items()}
             inside = rows & within
             if which == "nearest":
                 nearest = jnp.where(inside & reads[code.valid_taps[0]], t, nearest)
