@@ -173,12 +173,8 @@ class _Checker:
             wanted = shape[:time_axis] + shape[time_axis + 1 :]
             if got != wanted:
                 raise self.wrong(ValueError, name, f"has shape {got}; wanted {wanted}, the shape of {frame_name} without its time axis")
-        if argument.shape == "actions":
-            if len(got) != len(frame) + 1 or got[:-1] != frame or got[-1] == 0:
-                raise self.wrong(ValueError, name, f"has shape {got}; wanted {of} and an axis of at least one action behind it, {(*frame, 'A')}")
-            other = next((n for n in self.arrays if self.arguments[n].shape == "actions" and n != name), None)
-            if other and self.shapes[other] != got:
-                raise self.wrong(ValueError, name, f"has shape {got}; wanted the shape of {other}, {self.shapes[other]}")
+        if argument.shape == "actions" and (len(got) != len(frame) + 1 or got[:-1] != frame or got[-1] == 0):
+            raise self.wrong(ValueError, name, f"has shape {got}; wanted {of} and an axis of at least one action behind it, {(*frame, 'A')}")
         if argument.shape == "parameter":
             if argument.low is None:
                 if got not in ((), frame):
@@ -222,6 +218,9 @@ class _Checker:
                     "expected_next_q",
                     f"or both next_q_values and next_policy must be given, and not all three; given: {self.listed('expected_next_q', *both)}",
                 )
+            if len({self.shapes[name] for name in both}) > 1:
+                what = f"has shape {self.shapes['next_policy']}; wanted the shape of next_q_values, {self.shapes['next_q_values']}"
+                raise self.wrong(ValueError, "next_policy", what)
         if "starts" in self.arguments:
             ends = [name for name in ("terminated", "truncated") if name in self.arrays]
             if ("starts" in self.arrays) == bool(ends):

@@ -60,10 +60,12 @@ def then(first_addend: Array, first_factor: Array, second_addend: Array, second_
     """The affine map `y -> second(first(y))` of two maps `y -> addend + factor * y`; associative (Blelloch 1990, 1.4.1).
 
     Only a factor that is 0 cuts: a product that underflows is kept at the smallest normal float32, so that NaN
-    behind many small factors still arrives (B9).
+    behind many small factors still arrives, and infinity with its sign (B9).
     """
     product = second_factor * first_factor
-    kept = xp.where(product == 0.0, 1.1754943508222875e-38, product)
+    same_sign = (first_factor < 0.0) == (second_factor < 0.0)
+    smallest = xp.where(same_sign, product + 1.1754943508222875e-38, product - 1.1754943508222875e-38)
+    kept = xp.where(product == 0.0, smallest, product)
     factor = xp.where((first_factor == 0.0) | (second_factor == 0.0), 0.0, kept)
     return step(second_addend, second_factor, first_addend), factor
 
