@@ -5,6 +5,7 @@ Each side is computed by the implementation; they may differ by what the two bou
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,17 +63,17 @@ def moved(side, change):
     return change(result), change(limit)
 
 
-def drawn(implementation, recurrence, variant, shape=(ROWS, T), seed=0, **settings):
+def drawn(implementation, recurrence, variant, shape=(ROWS, T), seed=0, **settings) -> dict[str, Any]:
     return draw(recurrence, variant, shape, seed=seed, dtype=dtype_of(implementation), **settings)
 
 
-def variant_with(recurrence, *names, form="number", without=()):
+def variant_with(recurrence, *names: str, form: Any = "number", without: tuple[str, ...] = ()):
     """A variant that gives all of these, and the least beside."""
     every = [variant for variant in variants(recurrence, (form,)) if variant.gives(*names) and not any(variant.gives(name) for name in without)]
     return min(every, key=lambda variant: len(variant.given) + len(variant.options))
 
 
-def along(change, arguments, recurrence):
+def along(change, arguments, recurrence) -> dict[str, Any]:
     """`change` of everything that has time, which is the last axis of the flags."""
     kinds = {argument.name: argument for argument in recurrence.arguments}
     return {
@@ -159,7 +160,7 @@ def test_valid_steps_are_the_row_without_the_others(implementation, recurrence, 
         assert (spread[output][0][~gaps["valid"]] == 0).all()
 
 
-def window(implementation, *, lam=None, seed=11):
+def window(implementation, *, lam=None, seed=11) -> dict[str, Any]:
     """Rewards, values and flags of each kind, with the successors' values said as seen from each state."""
     recurrence = RECURRENCES["gae"]
     arguments = drawn(implementation, recurrence, variant_with(recurrence, "truncated", "final_values", form="per step"), seed=seed)
@@ -362,7 +363,7 @@ def test_a_window_that_opens_later_or_closes_earlier(implementation, recurrence)
         agree(moved(long[output], lambda x: x[:, part]), short[output], output)
 
 
-def halves(arguments, recurrence, cut):
+def halves(arguments, recurrence, cut) -> tuple[dict[str, Any], dict[str, Any]]:
     return along(lambda x: x[:, :cut], arguments, recurrence), along(lambda x: x[:, cut:], arguments, recurrence)
 
 
@@ -376,7 +377,9 @@ def test_two_windows_are_one(implementation, op):
         name, ("truncated", "initial")
     )
     variant = variant_with(recurrence, *names, form="per step", without=("truncated",) if name == "discounted_returns" else ("reverse",))
-    whole = drawn(implementation, recurrence, variant, seed=9) | ({"reverse": True} if reverse else {})
+    whole = drawn(implementation, recurrence, variant, seed=9)
+    if reverse:
+        whole["reverse"] = True
     cut, output = 5, recurrence.output_names[0]
     dtype = dtype_of(implementation)
     left, right = halves(whole, recurrence, cut)
@@ -401,8 +404,9 @@ def test_two_windows_are_one(implementation, op):
 @everywhere
 def test_undiscounted_returns_are_prefix_sums_from_the_other_end(implementation):
     recurrence = RECURRENCES["discounted_returns"]
-    arguments = drawn(implementation, recurrence, variant_with(recurrence, without=("truncated",)), seed=10) | {"gamma": 1.0}
+    arguments = drawn(implementation, recurrence, variant_with(recurrence, without=("truncated",)), seed=10)
     rewards, terminated = arguments["rewards"], arguments["terminated"]
+    arguments["gamma"] = 1.0
     assert terminated.any()
     returns = Side(implementation, "discounted_returns", arguments)["returns"]
     sums = Side(implementation, "episodic_prefix_sum", {"inputs": rewards[:, ::-1].copy(), "starts": terminated[:, ::-1].copy()})["sums"]

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import importlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,11 +94,15 @@ def problems(choose, recurrence, most_rows, most_steps, forms=FORMS):
     return Problem("properties", str(variant), recurrence, arguments, dtype)
 
 
+# Slow is what Triton's interpreter is, and the fixtures hold no state.
+EVERY_CHECK: Any = list(HealthCheck)
+
+
 def check(most_rows, most_steps, examples):
     """A decorator for tests that take a problem of the recurrence that they are given."""
 
     def decorate(test):
-        @settings(max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=EVERY_CHECK)
         @given(data=st.data())
         def run(recurrence, implementation, data):
             test(implementation, data.draw(problems(recurrence, most_rows, most_steps)))
