@@ -54,7 +54,9 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     extent.add_argument("--full", action="store_true", help="every combination")
     run.set_defaults(full=False)
     run.add_argument("--seed", type=int, default=0)
-    run.add_argument("--jobs", type=int, default=1, metavar="N", help="operations at a time, each in a process of its own; most of the time goes to compilers")
+    run.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="processes at a time, each with an operation and a scenario; most of the time goes to compilers"
+    )
     run.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
     run.set_defaults(command=_run)
 
@@ -106,8 +108,8 @@ def _run(options: argparse.Namespace) -> int:
     scenarios = options.scenarios or tuple(_scenarios())
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     header = report.header(device, [backend.name for backend in backends], scenarios, options.full, options.seed, date)
-    if options.jobs > 1 and len(options.ops) > 1:
-        with _progress(len(options.ops)) as progress:
+    if options.jobs > 1:
+        with _progress(len(options.ops) * len(scenarios)) as progress:
             found = _in_processes(options, header, progress)
     else:
         recurrences = [RECURRENCES[name] for name in options.ops]
@@ -120,24 +122,25 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _in_processes(options: argparse.Namespace, header: dict[str, Any], progress: Callable[[str], None]) -> Report:
-    """The findings of one process for each operation, put together."""
+    """The findings of one process for each operation and scenario, put together."""
     from rlscan.crosscheck.compare import Report
 
-    def run(op: str, file: Path) -> Report:
-        settings = ["--ops", op, "--backends", ",".join(header["backends"]), "--scenarios", ",".join(header["scenarios"]), "--device", options.device]
+    def run(op: str, scenario: str, file: Path) -> Report:
+        settings = ["--ops", op, "--scenarios", scenario, "--backends", ",".join(header["backends"]), "--device", options.device]
         settings += ["--full" if options.full else "--quick", "--seed", str(options.seed), "--json", str(file)]
         flags = ["-P"] if sys.flags.safe_path else []
         done = subprocess.run([sys.executable, *flags, "-m", "rlscan.crosscheck", "run", *settings], capture_output=True, text=True, check=False)
         if not file.exists():
-            raise SystemExit(f"the process for {op} ended with {done.returncode}:\n{done.stderr}")
+            raise SystemExit(f"the process for {op}, {scenario} ended with {done.returncode}:\n{done.stderr}")
         return Report.from_json(json.loads(file.read_text(encoding="utf-8")))
 
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        waiting = [pool.submit(run, op, Path(folder) / f"{op}.json") for op in options.ops]
-        for _ in concurrent.futures.as_completed(waiting):
-            progress("operations done")
-        parts = [done.result() for done in waiting]
-    return Report(header, [tally for part in parts for tally in part.tallies], [pair for part in parts for pair in part.pairs])
+        parts = [(op, scenario) for op in options.ops for scenario in header["scenarios"]]
+        waiting = [pool.submit(run, *part, Path(folder) / f"{'-'.join(part)}.json") for part in parts]
+        for done in concurrent.futures.as_completed(waiting):
+            done.result()
+            progress("processes done")
+        return Report.together(header, [done.result() for done in waiting])
 
 
 def _device(wanted: str) -> Device:

@@ -67,6 +67,16 @@ class Tally:
         if len(self.failures) < MOST_FAILURES:
             self.failures.append(what)
 
+    def add(self, other: Tally) -> None:
+        """Count what another run of the same operation and backend found."""
+        self.problems += other.problems
+        self.elements += other.elements
+        self.undecided += other.undecided
+        self.failed += other.failed
+        self.failures = [*self.failures, *other.failures][:MOST_FAILURES]
+        if other.worst is not None and (self.worst is None or other.worst.distance > self.worst.distance):
+            self.worst = other.worst
+
 
 @dataclasses.dataclass
 class Pair:
@@ -91,6 +101,15 @@ class Pair:
     must_be_equal: bool = False
     first: str | None = None
 
+    def add(self, other: Pair) -> None:
+        """Count what another run of the same operation and backends found."""
+        self.problems += other.problems
+        self.elements += other.elements
+        self.worst = max(self.worst, other.worst)
+        self.differing_bits += other.differing_bits
+        self.ulps = max(self.ulps, other.ulps)
+        self.first = self.first or other.first
+
 
 @dataclasses.dataclass
 class Report:
@@ -106,6 +125,19 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         return {"agrees": self.agrees, **dataclasses.asdict(self)}
+
+    @staticmethod
+    def together(header: dict[str, Any], parts: Sequence[Report]) -> Report:
+        """One report of parts that have operations and backends in common."""
+        tallies: dict[tuple[str, str], Tally] = {}
+        pairs: dict[tuple[str, str, str], Pair] = {}
+        for part in parts:
+            for tally in part.tallies:
+                tallies.setdefault((tally.op, tally.backend), Tally(tally.op, tally.backend)).add(tally)
+            for pair in part.pairs:
+                empty = Pair(pair.op, pair.first_backend, pair.second_backend, must_be_equal=pair.must_be_equal)
+                pairs.setdefault((pair.op, pair.first_backend, pair.second_backend), empty).add(pair)
+        return Report(header, list(tallies.values()), list(pairs.values()))
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Report:
