@@ -55,7 +55,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     run.set_defaults(full=False)
     run.add_argument("--seed", type=int, default=0)
     run.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help="processes at a time, each with an operation and a scenario; most of the time goes to compilers"
+        "--jobs", type=int, default=1, metavar="N", help="processes at a time, each with one operation and scenario; compilers take most of the time"
     )
     run.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
     run.set_defaults(command=_run)
