@@ -34,7 +34,7 @@ def _plan(call: Call) -> Plan:
     if steps_are_contiguous and not scan_primitive.AVAILABLE:
         _say_that_it_is_slow()
         steps_are_contiguous = False
-    return plan("rows" if steps_are_contiguous else "columns", num_rows, call.steps, call.dtype == "float64")
+    return plan("rows" if steps_are_contiguous else "columns", num_rows, call.steps)
 
 
 @functools.cache

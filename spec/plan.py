@@ -29,27 +29,43 @@ class Plan:
     blocks: int
 
 
-# Programs wanted before rows are split: about eight for each of an H200's 132 multiprocessors (H200, 2026-11-29).
-WANTED_PROGRAMS = 1024
-# A segment is at least this long: shorter ones cost more in reading each other's totals than they gain.
-SHORTEST_SEGMENT = 1024
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """Measured choices for one layout.
+
+    Attributes:
+        steps: the most steps of a block.
+        lanes: elements of a tile, or rows side by side.
+        programs: that are wanted; rows are split until there are so many.
+        shortest: steps of a segment; shorter ones cost more in reading each other's totals than they gain.
+        segments: the most that share a row, for each reads the totals of those before it one by one.
+    """
+
+    steps: int
+    lanes: int
+    programs: int
+    shortest: int
+    segments: int
+
+
+# NVIDIA H200, 2026-11-29, float32 GAE at 4096 x 128 to 8 x 131072 (and V-trace for `steps` of columns: 16 fit GAE as well).
+TUNING = {
+    "rows": Tuning(steps=128, lanes=128, programs=4096, shortest=512, segments=128),
+    "columns": Tuning(steps=8, lanes=32, programs=2048, shortest=32, segments=64),
+}
 
 
 @functools.cache
-def plan(layout: Literal["rows", "columns"], num_rows: int, steps: int, wide: bool) -> Plan:
-    """The plan for `num_rows` rows of `steps` steps; `wide` where 64-bit numbers are computed."""
-    if layout == "rows":
-        block_steps = min(128, max(16, power_of_two(steps)))
-        # one warp: scans across warps are added up in an order that differs from compiler to compiler
-        block_rows, num_warps = max(1, min(512 // block_steps, power_of_two(-(-num_rows // (8 * WANTED_PROGRAMS))))), 1
-    else:
-        block_steps = min(8 if wide else 16, power_of_two(steps))
-        block_rows, num_warps = (128, 4) if num_rows >= 128 * WANTED_PROGRAMS else (32, 1)
-    programs = -(-num_rows // block_rows)
+def plan(layout: Literal["rows", "columns"], num_rows: int, steps: int) -> Plan:
+    """The plan for `num_rows` rows of `steps` steps."""
+    best = TUNING[layout]
+    block_steps = min(best.steps, max(16 if layout == "rows" else 1, power_of_two(steps)))
+    block_rows = max(1, best.lanes // block_steps) if layout == "rows" else best.lanes
     blocks = -(-steps // block_steps)
-    segments = max(1, min(WANTED_PROGRAMS // programs, steps // SHORTEST_SEGMENT))
+    segments = max(1, min(best.programs // -(-num_rows // block_rows), steps // best.shortest, best.segments))
     per_segment = -(-blocks // segments)
-    return Plan(layout, block_rows, block_steps, num_warps, -(-blocks // per_segment), per_segment)
+    # one warp: scans across warps are added up in an order that differs from compiler to compiler
+    return Plan(layout, block_rows, block_steps, 1, -(-blocks // per_segment), per_segment)
 
 
 def power_of_two(n: int) -> int:

@@ -206,7 +206,7 @@ def test_the_plan_is_that_of_a_row_major_tensor(shape):
     for time_axis in range(len(shape)):
         call = checked(recurrence, in_jax(draw(recurrence, variants(recurrence)[0], shape, time_axis)))
         place = geometry(call, {name: (array.shape, contiguous(array.shape)) for name, array in call.arrays.items()}, contiguous(shape))
-        assert launch._plan(call) == plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps, wide=False)
+        assert launch._plan(call) == plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps)
 
 
 def lower_for_cuda(function, *operands):

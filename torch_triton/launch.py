@@ -52,7 +52,7 @@ class Prepared:
         if self.empty:
             return
         place = geometry(call, {name: (tuple(array.shape), array.stride()) for name, array in call.arrays.items()}, like.stride())
-        chosen = chosen or plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps, call.dtype == "float64")
+        chosen = chosen or plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps)
         self.totals = (place.num_rows, chosen.segments, 2) if chosen.segments > 1 else None
         self.nearest_ends = (place.num_rows, chosen.segments) if chosen.segments > 1 and code.nearest else None
         self.launches = _launches(call, code, place, chosen)
