@@ -145,10 +145,7 @@ def test_strides_are_read_as_they_are(recurrence, method, device):
         assert wrong(problem, as_numpy(run(recurrence, given, method))) is None
 
 
-STORED = pytest.mark.xfail(strict=True, reason="kernels read what is stored, whatever is to be done to it")
-
-
-@pytest.mark.parametrize("method", ["vectorised", pytest.param("kernels", marks=STORED)])
+@each_method
 def test_the_sign_of_a_lazily_negated_tensor_is_read(method, device):
     """The imaginary part of a conjugate is negated when it is read, not where it is stored."""
     numbers = torch.complex(torch.zeros(2, 4), torch.arange(8.0).reshape(2, 4)).to(device).conj().imag
@@ -300,7 +297,6 @@ def test_calls_that_are_prepared_apart(device):
     assert repeated.key_of(RECURRENCES["gae"], {"gamma": "0.5", "rewards": [1.0]}) is None
 
 
-@pytest.mark.xfail(strict=True, reason="repeated.key_of keeps options as they are, and True == 1")
 def test_a_prepared_call_does_not_let_another_type_pass(device):
     """True equals 1, but is refused as an axis; 0 equals False, but is refused as a choice."""
     addend = torch.zeros(4, 8, device=device)

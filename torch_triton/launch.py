@@ -22,6 +22,8 @@ from rlscan.torch_triton.arrays import DTYPES
 
 def by_kernels(call: Call, key: Any = None) -> tuple[torch.Tensor, ...]:
     """The outputs of a call, by the kernels; prepared for the next one of the same key."""
+    # a lazily negated tensor is not what it stores
+    call = dataclasses.replace(call, arrays={name: array.resolve_neg() for name, array in call.arrays.items()})
     wide = _with_wide_numbers(call)
     prepared = Prepared(wide)
     if wide is call:

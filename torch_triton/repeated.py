@@ -25,7 +25,7 @@ def key_of(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, .
     for argument in recurrence.arguments:
         x = arguments.get(argument.name, argument.default)
         kind = x.__class__
-        if kind is torch.Tensor:
+        if kind is torch.Tensor and not x.is_neg():
             # kernels are compiled for 16-byte alignment
             key.append((x.dtype, x.get_device(), x.shape, x.stride(), x.data_ptr() % 16, gradients and x.requires_grad))
         elif (kind is float or kind is int) and argument.shape != "option":
@@ -33,7 +33,7 @@ def key_of(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, .
                 return None
             key.append(float)
         elif x is None or kind is int or kind is str or kind is bool:
-            key.append(x)
+            key += (kind, x)  # True is no 1 here
         else:
             return None
     return tuple(key)
