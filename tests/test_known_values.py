@@ -73,7 +73,7 @@ GAE = [
     known("gae", "next-step autoreset", VALUES | RESET | HALVES, advantages=[-2, 0, 1], returns=[2, 0, 7]),
     known("gae", "next-step autoreset, valid given", VALUES | RESET | HALVES | {"valid": [1, 0, 1]}, advantages=[-2, 0, 1], returns=[2, 0, 7]),
     # δ_0 = 1 - 4 = -3 = A_0; row 1 is a reset too
-    known("gae", "next-step autoreset, terminated", VALUES | RESET | HALVES | {"terminated": [1, 0, 0], "values": [4, NAN, 6]},
+    known("gae", "next-step autoreset, terminated", VALUES | RESET | HALVES | {"terminated": [1, 0, 0], "truncated": [0, 0, 0], "values": [4, NAN, 6]},
           advantages=[-3, 0, 1], returns=[1, 0, 7]),
     known("gae", "next-step autoreset, cut at the end", VALUES | RESET | HALVES | {"truncated": [0, 0, 1], "rewards": [1, 2, 3]},
           advantages=over(16, -19, 52, 16), returns=over(16, 45, 84, 112)),
@@ -94,6 +94,11 @@ VTRACE = [
     # D_1 = 3/2 + 1/4 = 7/4    D_0 = -4 + 1/4 * 7/4 = -57/16    pg_0 = 4 * -9/8 = -9/2
     known("vtrace", "three bars", VALUES | OPEN | GAMMA | {"log_rhos": [LOG_4, -LOG_2, 0], "rho_bar": 2.0, "c_bar": 0.5, "pg_rho_bar": None},
           vs=over(16, 7, 60, 112), pg_advantages=over(4, -18, 7, 4)),
+    # w = 4, 1/2, 1;  ρ = 1/2, 1/2, 1/2;  c = 2, 1/2, 1;  δ = -1, 3/2, 1/2
+    # D_1 = 3/2 + 1/4 * 1/2 = 13/8    D_0 = -1 + 13/8 = 5/8
+    # pg_1 = 1/2 (2 + (6 + 1/2)/2 - 2) = 13/8    pg_0 = 2 (1 + (2 + 13/8)/2 - 4) = -19/8
+    known("vtrace", "three other bars", VALUES | OPEN | GAMMA | {"log_rhos": [LOG_4, -LOG_2, 0], "rho_bar": 0.5, "c_bar": 2, "pg_rho_bar": 2},
+          vs=over(8, 37, 29, 52), pg_advantages=over(8, -19, 13, 8)),
     # δ_1 = 2 + 10/2 - 2 = 5 = D_1, D_0 = -2 + 5/2;  pg_1 = 2 + 10/2 - 2, of the value it was cut at and not of vs_2
     known("vtrace", "truncated inside", VALUES | CUT | GAMMA | ON_POLICY, vs=over(2, 9, 14, 14), pg_advantages=over(2, 1, 10, 2)),
     known("vtrace", "both flags", VALUES | BOTH | GAMMA | ON_POLICY, vs=[2, 2, 7], pg_advantages=[-2, 0, 1]),
@@ -126,6 +131,8 @@ RETRACE = [
     known("retrace", "lam", Q | OPEN | GAMMA | RATIOS | {"lam": [NAN, 0.5, 0.5]}, targets=over(32, 77, 168, 224), advantages=over(8, -3, 14, 8)),
     # c = .., 1/2, 2: D_1 = 3 + 1 = 4, D_0 = -2 + 1/4 * 4 = -1;  adv_2 = 2 * 1, adv_0 = 4 (1 + 6/2 - 4) = 0
     known("retrace", "no bars", Q | OPEN | GAMMA | RATIOS | {"c_bar": None, "rho_bar": None}, targets=[3, 6, 7], advantages=over(4, 0, 7, 8)),
+    # c = .., 1/2, 3/2: D_1 = 3 + 3/4 = 15/4, D_0 = -2 + 1/4 * 15/4 = -17/16;  adv_2 = 2 * 1, adv_0 = 3 (1 + (2 + 15/4)/2 - 4) = -3/8
+    known("retrace", "other bars", Q | OPEN | GAMMA | RATIOS | {"c_bar": 1.5, "rho_bar": 3}, targets=over(16, 47, 92, 112), advantages=over(8, -3, 14, 16)),
     # Without step 1: D_0 = -2 + 1/2 c_2 * 1 = -3/2;  adv_0 = 1 + (6 + 1)/2 - 4 = 1/2
     known("retrace", "valid", Q | GAP | GAMMA | {"log_rhos": [LOG_4, NAN, LOG_2]}, targets=over(2, 5, 0, 14), advantages=over(2, 1, 0, 2)),
 ]  # fmt: skip
@@ -159,6 +166,7 @@ DISCOUNTED_RETURNS = [
     known("discounted_returns", "truncated inside", REWARDS | GAMMA | {"terminated": [0, 0, 0], "truncated": [0, 1, 0], "next_values": [NAN, 10, 8]},
           returns=over(2, 9, 14, 14)),
     known("discounted_returns", "final values", REWARDS | CUT | GAMMA | {"bootstrap_value": 8}, returns=over(2, 9, 14, 14)),
+    known("discounted_returns", "terminated inside", REWARDS | GAMMA | {"terminated": [0, 1, 0], "bootstrap_value": 8}, returns=[2, 2, 7]),
     known("discounted_returns", "both flags", REWARDS | BOTH | GAMMA | {"bootstrap_value": 8}, returns=[2, 2, 7]),
     known("discounted_returns", "valid", REWARDS | GAP | GAMMA | {"bootstrap_value": 8}, returns=over(2, 9, 0, 14)),
     known("discounted_returns", "next-step autoreset", RESET | GAMMA | {"values": [NAN, 2, NAN], "bootstrap_value": 8}, returns=[2, 0, 7]),
