@@ -48,6 +48,9 @@ class WholeArrays:
     def number(self, x: Any) -> jax.Array:
         return jnp.asarray(x, self.dtype)
 
+    def flag(self, x: jax.Array) -> jax.Array:
+        return x.astype(bool)  # strict dtype promotion compares no boolean with an integer
+
     def constant(self, value: float | bool) -> jax.Array:
         return jnp.asarray(value, bool if isinstance(value, bool) else self.dtype)
 

@@ -49,4 +49,4 @@ def _loop(alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool) ->
 def _tree(alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool) -> jax.Array:
     """The state at every step."""
     addend, factor = lax.associative_scan(lambda first, second: then(*first, *second), (alpha, beta), reverse=backward)
-    return step(addend, factor, seed)
+    return step(addend, factor, seed[None])

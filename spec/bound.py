@@ -228,6 +228,9 @@ class Arithmetic:
         error = np.where(np.abs(value) < self.tiny, np.abs(value), np.abs(value - held))
         return Rounded(self, value, np.where(np.isfinite(value), error, 0.0) / self.u)
 
+    def flag(self, x: np.ndarray) -> np.ndarray:
+        return x != 0
+
     def constant(self, value: float | bool) -> Rounded | np.ndarray:
         return np.asarray(value) if isinstance(value, bool) else self.number(value)
 

@@ -60,7 +60,7 @@ def plan(layout: Literal["rows", "columns"], num_rows: int, steps: int) -> Plan:
     """The plan for `num_rows` rows of `steps` steps."""
     best = TUNING[layout]
     block_steps = min(best.steps, max(16 if layout == "rows" else 1, power_of_two(steps)))
-    block_rows = max(1, best.lanes // block_steps) if layout == "rows" else best.lanes
+    block_rows = max(1, min(best.lanes // block_steps, power_of_two(num_rows))) if layout == "rows" else best.lanes
     blocks = -(-steps // block_steps)
     segments = max(1, min(best.programs // -(-num_rows // block_rows), steps // best.shortest, best.segments))
     per_segment = -(-blocks // segments)

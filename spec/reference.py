@@ -47,6 +47,9 @@ class WholeNumPyArrays:
     def number(self, x: Any) -> np.ndarray:
         return np.asarray(x, self.numbers_in if type(x) in (int, float) else None).astype(self.dtype)
 
+    def flag(self, x: np.ndarray) -> np.ndarray:
+        return x != 0
+
     def constant(self, value: float | bool) -> np.ndarray:
         return np.asarray(value, bool if isinstance(value, bool) else self.dtype)
 

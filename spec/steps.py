@@ -22,6 +22,9 @@ class WholeArrays(Protocol):
     def number(self, x: Any) -> Any:
         """A floating array or a Python number, in the dtype computed in."""
 
+    def flag(self, x: Any) -> Any:
+        """The array as booleans: nonzero is True."""
+
     def constant(self, value: float | bool) -> Any:
         """A 0-d array: a flag, or a number in the dtype computed in."""
 
@@ -73,7 +76,7 @@ class Steps:
     def array(self, name: str) -> Any:
         """The argument as `[T, rows..]`, or `[rows..]` if it has no time; flags as they are, not yet as booleans."""
         call, argument, array = self.call, self.arguments[name], self.call.arrays[name]
-        array = array != 0 if argument.flag else self.library.number(array)
+        array = self.library.flag(array) if argument.flag else self.library.number(array)
         if argument.shape == "row":
             return array
         frame = call.shape[: call.frame_ndim]

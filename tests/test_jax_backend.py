@@ -333,7 +333,9 @@ def test_where_a_gpu_is_at_hand_the_platform_is_chosen_when_compiling(monkeypatc
 def test_the_gradient_of_whole_arrays_is_the_adjoint():
     arguments = draw(RECURRENCES["gae"], variants(RECURRENCES["gae"])[0], (3, 7))
     arrays, others = split(arguments)
-    gradient = jax.grad(lambda rewards: jax_pallas.gae(**arrays | {"rewards": rewards}, **others).advantages.sum())(arrays["rewards"])
+    gradient = jax.grad(lambda rewards: jax_pallas.run(RECURRENCES["gae"], arrays | others | {"rewards": rewards}, "vectorised").advantages.sum())(
+        arrays["rewards"]
+    )
     adjoint = {name: arguments[name] for name in ("terminated", "gamma", "lam")} | {"inputs": np.ones((3, 7), np.float32)}
     agree(RECURRENCES["eligibility_traces"], adjoint, gradient)
 

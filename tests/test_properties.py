@@ -176,7 +176,6 @@ def test_rows_of_a_tensor_do_not_mix(implementation, recurrence):
         assert np.isnan(two[2]).any()
 
 
-@pytest.mark.xfail(strict=True, reason="Steps.array compares flags with an integer, and the scan as a tree gives the seed fewer axes than the maps")
 @each_recurrence
 def test_jax_in_its_strict_modes(recurrence):
     """No dtype is promoted by chance, and no axis is made up, so that a caller may forbid both."""

@@ -5,6 +5,7 @@ import inspect
 import itertools
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,7 +71,7 @@ def gae_by_episodes(rollout):
     return advantages
 
 
-def in_float64(arguments):
+def in_float64(arguments) -> dict[str, Any]:
     """So that results may be compared with a loop in float64 up to a few roundings of float64."""
     return {name: value.astype(np.float64) if isinstance(value, np.ndarray) and value.dtype == np.float32 else value for name, value in arguments.items()}
 

@@ -38,6 +38,9 @@ class WholeTensors:
     def number(self, x: Any) -> torch.Tensor:
         return x.to(self.dtype) if isinstance(x, torch.Tensor) else torch.full((), x, dtype=self.dtype, device=self.device)
 
+    def flag(self, x: torch.Tensor) -> torch.Tensor:
+        return x != 0
+
     def constant(self, value: float | bool) -> torch.Tensor:
         return torch.full((), value, dtype=torch.bool if isinstance(value, bool) else self.dtype, device=self.device)
 
