@@ -337,11 +337,12 @@ def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, step_
                 if len(outs) == 1:
                     results = (results,)
                 out_offset = row_offset(places, scaled, PATTERN, NUM + len(edges) + 1) + time_offset(t, places, scaled, PATTERN, NUM + len(edges) + 1)
+                # the last first: where flags and rewards lie differently, Triton 3.4 to 3.6 otherwise use a converted state before it is there
                 for j in tl.static_range(len(outs)):
-                    result = results[j]
+                    result = results[len(outs) - 1 - j]
                     if VALIDITY != ALL_VALID:
                         result = nothing_where_invalid(result, valid)
-                    tl.store(outs[j] + out_offset, result, mask=inside)
+                    tl.store(outs[len(outs) - 1 - j] + out_offset, result, mask=inside)
                 state = tl.sum(tl.where(k == edge_of_tile, states, 0.0), 1)[:, None]
     if PASS == "totals":
         tl.store(totals + (slot + segment) * 2, addend, mask=row_exists)
