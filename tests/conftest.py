@@ -42,6 +42,12 @@ if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
+if installed("jax"):
+    # Nothing is promoted by chance, by rlscan or by a test.
+    jax = importlib.import_module("jax")
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+
 
 class Reference(Backend):
     """The public functions on NumPy arrays: the loop in float64, rounded to what a backend would return."""
