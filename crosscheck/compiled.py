@@ -76,7 +76,7 @@ def resources(compiled: Any) -> Resources:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
-        tool = pathlib.Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+        tool = pathlib.Path(str(triton.__file__)).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
         text = subprocess.run([tool, "-res-usage", file.name], check=True, capture_output=True, text=True).stdout
     registers, stack = (int(re.search(rf"{what}:(\d+)", text).group(1)) for what in ("REG", "STACK"))  # type: ignore[union-attr]
     loads = re.findall(r"ld\.global[^;]*;", ptx)

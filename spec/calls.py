@@ -78,6 +78,7 @@ class _Checker:
     def __init__(self, recurrence: Recurrence, arguments: Mapping[str, Any], library: ArrayLibrary) -> None:
         self.recurrence, self.library = recurrence, library
         self.given = {name: value for name, value in arguments.items() if value is not None}
+        self.nothing = {name for name, value in arguments.items() if value is None}
         self.arguments = {argument.name: argument for argument in recurrence.arguments}
         self.arrays: dict[str, Any] = {}
         self.numbers: dict[str, float] = {}
@@ -106,6 +107,8 @@ class _Checker:
         if value is None:
             if argument.default is REQUIRED:
                 raise self.wrong(TypeError, name, f"is required, and was None; wanted {self.wanted(argument)}")
+            if argument.name in self.nothing and argument.shape == "option" and argument.default is not None:
+                raise self.wrong(TypeError, name, f"was None; wanted {self.wanted(argument)}")
             if argument.shape in ("parameter", "number"):
                 if argument.none_is is None:
                     raise self.wrong(TypeError, name, f"was None; wanted {self.wanted(argument)}")
@@ -129,7 +132,8 @@ class _Checker:
             if argument.high is not None
             else "a number >= 0 or None"
         )
-        return {"parameter": f"{number} or {array}", "number": number, "option": f"one of {argument.choices}"}.get(argument.shape, array)
+        option = f"one of {argument.choices}" if argument.choices else "an integer"
+        return {"parameter": f"{number} or {array}", "number": number, "option": option}.get(argument.shape, array)
 
     def check_option(self, argument: Argument, value: Any) -> None:
         if argument.name == "time_axis":

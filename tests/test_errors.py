@@ -146,6 +146,7 @@ def wrong_options(recurrence, argument) -> Iterator[tuple[str, Any, type[Excepti
             yield f"{axis}", axis, ValueError, rf"is {axis}; wanted an axis of \w+, whose shape is \({ROWS}, {STEPS}\)"
         for axis in (1.0, True, "0", (0,), np.float32(0)):
             yield f"{axis!r}", axis, TypeError, re.escape(f"is {axis!r}; wanted an integer")
+        yield "None", None, TypeError, "was None; wanted an integer"
         return
     for choice in ("sometimes", "", 1, 0, 1.0, ["next_step"]) + ((True,) if argument.name == "autoreset" else ("True",)):
         yield f"{choice!r}", choice, ValueError, re.escape(f"is {choice!r}; wanted one of {argument.choices}")

@@ -21,7 +21,8 @@ class Tensors:
         return tuple(x.shape)
 
     def dtype(self, x: torch.Tensor) -> str:
-        return str(x.dtype).removeprefix("torch.")
+        dtype = str(x.dtype).removeprefix("torch.")
+        return dtype if x.layout is torch.strided else f"{dtype} in the layout {x.layout}"
 
     def device(self, x: torch.Tensor) -> torch.device:
         return x.device

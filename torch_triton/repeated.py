@@ -25,9 +25,9 @@ def key_of(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, .
     for argument in recurrence.arguments:
         x = arguments.get(argument.name, argument.default)
         kind = x.__class__
-        if kind is torch.Tensor and not x.is_neg():
+        if kind is torch.Tensor and x.layout is torch.strided and not x.is_neg():
             # kernels are compiled for 16-byte alignment
-            key.append((x.dtype, x.get_device(), x.shape, x.stride(), x.data_ptr() % 16, gradients and x.requires_grad))
+            key.append((x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16, gradients and x.requires_grad))
         elif (kind is float or kind is int) and argument.shape != "option":
             if not argument.allows(x):
                 return None
