@@ -16,7 +16,7 @@ from jax.core import Tracer
 
 from rlscan.jax_pallas.arrays import Arrays, compiled
 from rlscan.jax_pallas.vectorised import by_whole_arrays
-from rlscan.spec.calls import Call, check
+from rlscan.spec.calls import Call, check, complete
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.spec.signatures import public_function
 
@@ -38,7 +38,9 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["k
             are spread over several devices, and where this JAX can't compile the kernels. Kernels run on a CPU only in
             Pallas' interpret mode, which is slow. Only `jax.lax` can be differentiated.
     """
-    call = check(recurrence, arguments, _ARRAYS)
+    if method not in (None, "kernels", "vectorised"):
+        raise ValueError(f"method is {method!r}; wanted 'kernels', 'vectorised' or None")
+    call = check(recurrence, complete(recurrence, arguments), _ARRAYS)
     return call.recurrence.pack(_outputs(call, method))
 
 

@@ -64,7 +64,7 @@ _ALL = (
     Argument(
         "valid",
         "steps",
-        "m_t: this is a real transition. Default: all are, or with autoreset='next_step' all but those after an ending step.",
+        "m_t: this is a real transition. Default: all are.",
         flag=True,
         default=None,
     ),
@@ -78,7 +78,7 @@ _ALL = (
     Argument(
         "gamma",
         "parameter",
-        "g_t, the discount: a number in [0, 1], or an array that broadcasts to the shape of the first argument.",
+        "g_t, the discount: a number in [0, 1], or an array that broadcasts to the steps (to the flags, where inputs have feature axes).",
         low=0.0,
         high=1.0,
         default=0.99,
@@ -97,8 +97,8 @@ _ALL = (
     Argument(
         "autoreset",
         "option",
-        "'next_step' where the row after an ending step is the reset itself and holds V of the final observation (Gymnasium's NEXT_STEP); None or "
-        "'same_step' where every row is a transition.",
+        "'next_step' where the row after an ending step is the reset itself and holds V of the final observation (Gymnasium's NEXT_STEP); then "
+        "the rows after ending steps are not valid where `valid` does not say which are. None or 'same_step' where every row is a transition.",
         default=None,
         choices=(None, "same_step", "next_step"),
     ),

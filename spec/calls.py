@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from rlscan.spec.recurrences import Recurrence, directed
 from rlscan.spec.taps import NEXT_STEP, Wiring, wire
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+LARGEST = 3.4028234663852886e38  # float32
 FLAGS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", *FLOATS)
 
 
@@ -67,6 +69,21 @@ class Call:
     @property
     def backward(self) -> bool:
         return self.recurrence.direction == "backward"
+
+
+def complete(recurrence: Recurrence, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments with the declared defaults; a `TypeError` for a name that is none, or for one that is missing."""
+    if not isinstance(recurrence, Recurrence):
+        raise TypeError(f"recurrence is a {type(recurrence).__qualname__}; wanted a rlscan.spec.recurrences.Recurrence")
+    if arguments.keys() == recurrence.defaults.keys():
+        return arguments
+    for name in arguments:
+        if name not in recurrence.defaults:
+            raise TypeError(f"{recurrence.name}: {name} is no argument; wanted some of {', '.join(recurrence.defaults)}")
+    for name, default in recurrence.defaults.items():
+        if default is REQUIRED and name not in arguments:
+            raise TypeError(f"{recurrence.name}: {name} is required, and was not given")
+    return {**recurrence.defaults, **arguments}
 
 
 def check(recurrence: Recurrence, arguments: Mapping[str, Any], library: ArrayLibrary) -> Call:
@@ -145,7 +162,10 @@ class _Checker:
     def check_number(self, argument: Argument, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise self.wrong(TypeError, argument.name, f"is a {type(value).__module__}.{type(value).__qualname__}; wanted {self.wanted(argument)}")
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise self.wrong(ValueError, argument.name, f"is beyond every floating type; wanted {self.wanted(argument)}") from None
         if not argument.allows(number):
             raise self.wrong(ValueError, argument.name, f"is {number!r}; wanted {self.wanted(argument)}")
         self.numbers[argument.name] = number
@@ -197,9 +217,13 @@ class _Checker:
                 continue
             if dtype not in FLOATS:
                 raise self.wrong(TypeError, name, f"is {dtype}; wanted one of {', '.join(FLOATS)}")
-            if self.shapes[name] and (dtype == "float64") != wide:
+            number = self.arguments[name].shape == "parameter" and not self.shapes[name]
+            if not number and (dtype == "float64") != wide:
                 theirs = self.library.dtype(self.arrays[frame])
                 raise self.wrong(TypeError, name, f"is {dtype} and {frame} is {theirs}; wanted all float64 or none (nothing is cast silently)")
+        for name, number in self.numbers.items():
+            if not wide and LARGEST < abs(number) < math.inf:
+                raise self.wrong(ValueError, name, f"is {number!r}, which is beyond float32, and {frame} is {self.library.dtype(self.arrays[frame])}")
         return "float64" if wide else "float32"
 
     def check_devices(self) -> Any:

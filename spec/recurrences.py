@@ -76,6 +76,11 @@ class Recurrence:
         return tuple(argument.name for argument in self.arguments)
 
     @functools.cached_property
+    def defaults(self) -> dict[str, object]:
+        """The default of each argument, `REQUIRED` where there is none."""
+        return {argument.name: argument.default for argument in self.arguments}
+
+    @functools.cached_property
     def frame(self) -> Argument:
         """The argument whose shape all others are held to."""
         return self.arguments[0] if self.arguments[0].name != "log_rhos" else self.arguments[1]

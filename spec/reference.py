@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlscan.spec import coefficients, steps
-from rlscan.spec.calls import Call, check
+from rlscan.spec.calls import Call, check, complete
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.spec.signatures import public_function
 
@@ -24,7 +24,7 @@ class NumPyArrays:
     name = "numpy.ndarray"
 
     def is_array(self, x: Any) -> bool:
-        return isinstance(x, np.ndarray)
+        return isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray)  # a mask is none of ours: pass `valid`
 
     def shape(self, x: np.ndarray) -> tuple[int, ...]:
         return x.shape
@@ -81,7 +81,7 @@ def loop(call: Call, dtype: Any = np.float64) -> tuple[np.ndarray, ...]:
 
 def run(recurrence: Recurrence, arguments: Mapping[str, Any]) -> Any:
     """The results of `recurrence` on NumPy arrays, in float64."""
-    call = check(recurrence, arguments, NumPyArrays())
+    call = check(recurrence, complete(recurrence, arguments), NumPyArrays())
     with np.errstate(all="ignore"):
         return call.recurrence.pack(loop(call))
 

@@ -93,11 +93,11 @@ def gae(
         final_values: numpy.ndarray [.., T], float16, bfloat16, float32 or float64. V(s'_t) where truncated, with
             bootstrap_value; read nowhere else.
         autoreset: str or None. 'next_step' where the row after an ending step is the reset itself and holds V of
-            the final observation (Gymnasium's NEXT_STEP); None or 'same_step' where every row is a transition.
-        valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are,
-            or with autoreset='next_step' all but those after an ending step.
+            the final observation (Gymnasium's NEXT_STEP); then the rows after ending steps are not valid where
+            `valid` does not say which are. None or 'same_step' where every row is a transition.
+        valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
         gamma: number or numpy.ndarray. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            shape of the first argument.
+            steps (to the flags, where inputs have feature axes).
         lam: number or numpy.ndarray. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
             gamma.
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
@@ -166,11 +166,11 @@ def vtrace(
         final_values: numpy.ndarray [.., T], float16, bfloat16, float32 or float64. V(s'_t) where truncated, with
             bootstrap_value; read nowhere else.
         autoreset: str or None. 'next_step' where the row after an ending step is the reset itself and holds V of
-            the final observation (Gymnasium's NEXT_STEP); None or 'same_step' where every row is a transition.
-        valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are,
-            or with autoreset='next_step' all but those after an ending step.
+            the final observation (Gymnasium's NEXT_STEP); then the rows after ending steps are not valid where
+            `valid` does not say which are. None or 'same_step' where every row is a transition.
+        valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
         gamma: number or numpy.ndarray. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            shape of the first argument.
+            steps (to the flags, where inputs have feature axes).
         lam: number or numpy.ndarray. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
             gamma.
         rho_bar: number or None. The bar that clips w_t in the TD error (V-trace) or the advantage (Retrace); None:
@@ -240,10 +240,9 @@ def retrace(
         terminated: numpy.ndarray [.., T], any type, nonzero is True. d_t: s'_t is a terminal state.
         truncated: numpy.ndarray [.., T], any type, nonzero is True. x_t: the episode was cut after this transition;
             s'_t is an ordinary state. Default: never.
-        valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are,
-            or with autoreset='next_step' all but those after an ending step.
+        valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
         gamma: number or numpy.ndarray. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            shape of the first argument.
+            steps (to the flags, where inputs have feature axes).
         lam: number or numpy.ndarray. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
             gamma.
         c_bar: number or None. The bar that clips w_t in the trace; None: no clip.
@@ -306,11 +305,11 @@ def lambda_returns(
         final_values: numpy.ndarray [.., T], float16, bfloat16, float32 or float64. V(s'_t) where truncated, with
             bootstrap_value; read nowhere else.
         autoreset: str or None. 'next_step' where the row after an ending step is the reset itself and holds V of
-            the final observation (Gymnasium's NEXT_STEP); None or 'same_step' where every row is a transition.
-        valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are,
-            or with autoreset='next_step' all but those after an ending step.
+            the final observation (Gymnasium's NEXT_STEP); then the rows after ending steps are not valid where
+            `valid` does not say which are. None or 'same_step' where every row is a transition.
+        valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
         gamma: number or numpy.ndarray. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            shape of the first argument.
+            steps (to the flags, where inputs have feature axes).
         lam: number or numpy.ndarray. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
             gamma.
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
@@ -368,11 +367,11 @@ def discounted_returns(
         final_values: numpy.ndarray [.., T], float16, bfloat16, float32 or float64. V(s'_t) where truncated, with
             bootstrap_value; read nowhere else.
         autoreset: str or None. 'next_step' where the row after an ending step is the reset itself and holds V of
-            the final observation (Gymnasium's NEXT_STEP); None or 'same_step' where every row is a transition.
-        valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are,
-            or with autoreset='next_step' all but those after an ending step.
+            the final observation (Gymnasium's NEXT_STEP); then the rows after ending steps are not valid where
+            `valid` does not say which are. None or 'same_step' where every row is a transition.
+        valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
         gamma: number or numpy.ndarray. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            shape of the first argument.
+            steps (to the flags, where inputs have feature axes).
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
 
     Returns:
@@ -415,12 +414,11 @@ def eligibility_traces(
         terminated: numpy.ndarray [.., T], any type, nonzero is True. d_t: s'_t is a terminal state.
         truncated: numpy.ndarray [.., T], any type, nonzero is True. x_t: the episode was cut after this transition;
             s'_t is an ordinary state. Default: never.
-        valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are,
-            or with autoreset='next_step' all but those after an ending step.
+        valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
         initial: numpy.ndarray [..], the shape of inputs without time, float16, bfloat16, float32 or float64. What
             flows into the first step of the scan, as it is: the state beyond the window. Default: 0.
         gamma: number or numpy.ndarray. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            shape of the first argument.
+            steps (to the flags, where inputs have feature axes).
         lam: number or numpy.ndarray. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
             gamma.
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
@@ -466,8 +464,7 @@ def episodic_prefix_sum(
             s'_t is an ordinary state. Default: never.
         starts: numpy.ndarray [.., T], any type, nonzero is True. b_t: step t is the first of its segment. Instead
             of terminated and truncated.
-        valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are,
-            or with autoreset='next_step' all but those after an ending step.
+        valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
         initial: numpy.ndarray [..], the shape of inputs without time, float16, bfloat16, float32 or float64. What
             flows into the first step of the scan, as it is: the state beyond the window. Default: 0.
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
+from torch.autograd import forward_ad
 
-from rlscan.spec.calls import check
+from rlscan.spec.calls import check, complete
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.spec.signatures import public_function
-from rlscan.torch_triton.arrays import Tensors
+from rlscan.torch_triton.arrays import Tensors, in_forward_mode
 from rlscan.torch_triton.launch import by_kernels
 from rlscan.torch_triton.repeated import find, key_of
 from rlscan.torch_triton.vectorised import by_whole_arrays
@@ -31,17 +32,19 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["k
         method: the Triton kernels, or whole-array PyTorch; None: the kernels on a GPU, PyTorch elsewhere. Kernels run on CPU
             tensors only in Triton's interpreter (TRITON_INTERPRET=1 before triton is imported).
     """
+    arguments = complete(recurrence, arguments)
+    if method not in (None, "kernels", "vectorised"):
+        raise ValueError(f"method is {method!r}; wanted 'kernels', 'vectorised' or None")
     key = key_of(recurrence, arguments) if method is None else None
     prepared = find(key)
     if prepared is not None:
         return recurrence.pack(prepared(arguments, arguments))
     call = check(recurrence, arguments, _TENSORS)
-    if torch.is_grad_enabled():
-        for name, array in call.arrays.items():
-            if array.requires_grad:
-                raise NotImplementedError(
-                    f"{recurrence.name}: {name} requires a gradient, which rlscan does not compute yet; call it under torch.no_grad() or detach {name}"
-                )
+    for name, array in call.arrays.items():
+        if (torch.is_grad_enabled() and array.requires_grad) or (in_forward_mode() and forward_ad.unpack_dual(array).tangent is not None):
+            raise NotImplementedError(
+                f"{recurrence.name}: {name} requires a gradient, which rlscan does not compute yet; call it under torch.no_grad() or detach {name}"
+            )
     if method is None:
         method = "kernels" if call.device.type == "cuda" and _kernels_can_run() else "vectorised"
     return recurrence.pack(by_kernels(call, key) if method == "kernels" else by_whole_arrays(call))

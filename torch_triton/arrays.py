@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def in_forward_mode() -> bool:
+    """Whether derivatives are carried along with tensors. The level is private; without it, never."""
+    return getattr(forward_ad, "_current_level", -1) >= 0
 
 
 class Tensors:

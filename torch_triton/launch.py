@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ from rlscan.torch_triton.arrays import DTYPES
 
 def by_kernels(call: Call, key: Any = None) -> tuple[torch.Tensor, ...]:
     """The outputs of a call, by the kernels; prepared for the next one of the same key."""
+    if call.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise ValueError(f"method is 'kernels' and the tensors are on {call.device}: set TRITON_INTERPRET=1 before triton is imported, or pass method=None")
     # a lazily negated tensor is not what it stores
     call = dataclasses.replace(call, arrays={name: array.resolve_neg() for name, array in call.arrays.items()})
     wide = _with_wide_numbers(call)

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
+from rlscan.spec.calls import LARGEST
 from rlscan.spec.recurrences import Recurrence
+from rlscan.torch_triton.arrays import in_forward_mode
 
 # A training loop has a handful of shapes; whoever has thousands pays the check again.
 MOST = 1024
@@ -20,16 +22,22 @@ _prepared: dict[Any, Any] = {}
 
 def key_of(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """What a preparation depends on; None for a call that is made only once."""
+    frame = arguments[recurrence.frame.name]
+    if not isinstance(frame, torch.Tensor) or not frame.is_cuda or in_forward_mode():
+        return None
     gradients = torch.is_grad_enabled()
     key: list[Any] = [recurrence, gradients]
     for argument in recurrence.arguments:
-        x = arguments.get(argument.name, argument.default)
+        x = arguments[argument.name]
         kind = x.__class__
         if kind is torch.Tensor and x.layout is torch.strided and not x.is_neg():
             # kernels are compiled for 16-byte alignment
-            key.append((x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16, gradients and x.requires_grad))
+            try:
+                key.append((x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16, gradients and x.requires_grad))
+            except RuntimeError:  # torch.func's tensors have no storage
+                return None
         elif (kind is float or kind is int) and argument.shape != "option":
-            if not argument.allows(x):
+            if not argument.allows(x) or abs(x) > LARGEST:
                 return None
             key.append(float)
         elif x is None or kind is int or kind is str or kind is bool:
