@@ -15,7 +15,7 @@ from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.spec.signatures import public_function
 from rlscan.torch_triton.arrays import Tensors, in_forward_mode
 from rlscan.torch_triton.launch import by_kernels
-from rlscan.torch_triton.repeated import find, key_of
+from rlscan.torch_triton.repeated import find, key_of, may_repeat
 from rlscan.torch_triton.vectorised import by_whole_arrays
 
 __all__ = ["run", *RECURRENCES]  # pyright: ignore[reportUnsupportedDunderAll]
@@ -35,7 +35,7 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["k
     arguments = complete(recurrence, arguments)
     if method not in (None, "kernels", "vectorised"):
         raise ValueError(f"method is {method!r}; wanted 'kernels', 'vectorised' or None")
-    key = key_of(recurrence, arguments) if method is None else None
+    key = key_of(recurrence, arguments) if method is None and may_repeat(recurrence, arguments) else None
     prepared = find(key)
     if prepared is not None:
         return recurrence.pack(prepared(arguments, arguments))

@@ -20,15 +20,18 @@ MOST = 1024
 _prepared: dict[Any, Any] = {}
 
 
+def may_repeat(recurrence: Recurrence, arguments: Mapping[str, Any]) -> bool:
+    """Only kernels are prepared, and they run on a GPU; what carries a derivative along is checked each time."""
+    frame = arguments[recurrence.frame.name]
+    return isinstance(frame, torch.Tensor) and frame.is_cuda and not in_forward_mode()
+
+
 def key_of(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """What a preparation depends on; None for a call that is made only once."""
-    frame = arguments[recurrence.frame.name]
-    if not isinstance(frame, torch.Tensor) or not frame.is_cuda or in_forward_mode():
-        return None
     gradients = torch.is_grad_enabled()
     key: list[Any] = [recurrence, gradients]
     for argument in recurrence.arguments:
-        x = arguments[argument.name]
+        x = arguments.get(argument.name, argument.default)
         kind = x.__class__
         if kind is torch.Tensor and x.layout is torch.strided and not x.is_neg():
             # kernels are compiled for 16-byte alignment
