@@ -31,11 +31,9 @@ nothing_where_invalid = device_function(spec.nothing_where_invalid)
 expectation = device_function(spec.expectation)
 
 
-def _identity(state):
+def identity(state):
     return state
 
-
-identity = _identity
 
 COMPUTE = {torch.float32: tl.float32, torch.float64: tl.float64}
 

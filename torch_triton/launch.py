@@ -88,10 +88,9 @@ class Prepared:
             for runner, one in zip(self.runners, self.launches, strict=True):
                 runner(*given, *one.rest)
             return
-        for one in self.launches:
-            compiled = one.kernel[one.grid](**tensors, **one.sizes, **one.constants, **one.options)
-            if compiled is not None:  # in Triton's interpreter nothing is compiled
-                self.runners.append(compiled[(*one.grid, 1)])
+        compiled = [one.kernel[one.grid](**tensors, **one.sizes, **one.constants, **one.options) for one in self.launches]
+        if None not in compiled:  # in Triton's interpreter nothing is compiled
+            self.runners = [kernel[(*one.grid, 1)] for kernel, one in zip(compiled, self.launches, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
