@@ -60,6 +60,19 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     run.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
     run.set_defaults(command=_run)
 
+    bench = commands.add_parser("bench", help="time", description="Times what agrees with the oracle, beside a copy of the same bytes in the same run.")
+    bench.add_argument("--shapes", type=_shapes, metavar="ROWSxSTEPS,..", help="plain calls at these sizes, instead of the table of targets")
+    bench.add_argument("--ops", type=_names(lambda: RECURRENCES), metavar="A,B", help="default: all")
+    bench.add_argument("--layout", choices=("batch", "time", "both"), default="both")
+    bench.add_argument("--backends", type=_names(lambda: ("torch", "jax")), metavar="A,B", help="torch, jax; default: those that are installed")
+    bench.add_argument("--groups", type=_names(_groups), metavar="A,B", help="of large, medium, long, retrace, options, short, cpu, baselines, calls, ppo")
+    bench.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    bench.add_argument("--quick", action="store_true", help="a few rows of each group")
+    bench.add_argument("--baselines", action=argparse.BooleanOptionalAction, default=True)
+    bench.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that compile before anything is timed")
+    bench.add_argument("--json", type=Path, metavar="FILE", help="write what was found, row after row")
+    bench.set_defaults(command=_bench)
+
     report = commands.add_parser("report", help="render the JSON of a run as a Markdown page")
     report.add_argument("json", type=Path, metavar="FILE.json")
     report.add_argument("--to", type=Path, metavar="FILE.md", help="default: standard output")
@@ -69,6 +82,16 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     docs.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the page is out of date")
     docs.add_argument("--to", type=Path, default=Path("docs/recurrences.md"), metavar="FILE.md", help="default: %(default)s")
     docs.set_defaults(command=_docs)
+
+    kernels = commands.add_parser(
+        "kernels",
+        help="write what the compiled kernels take",
+        description="Compiles the Triton kernels for an H200, which need not be there, and writes their registers, instructions and memory accesses. "
+        "Exit code 1, and nothing is written, where a rule is broken that was not, or further than it was.",
+    )
+    kernels.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the data is out of date")
+    kernels.add_argument("--accept", action="store_true", help="write it in any case: what is broken becomes a known shortfall")
+    kernels.set_defaults(command=_kernels)
     return parser, list(commands.choices)
 
 
@@ -81,6 +104,19 @@ def _names(known: Callable[[], Sequence[str] | dict]) -> Callable[[str], tuple[s
         return names
 
     return parse
+
+
+def _shapes(text: str) -> tuple[tuple[int, int], ...]:
+    shapes = [tuple(map(int, shape.split("x"))) for shape in text.split(",") if all(part.isdigit() for part in shape.split("x"))]
+    if len(shapes) != len(text.split(",")) or any(len(shape) != 2 or min(shape) < 1 for shape in shapes):
+        raise argparse.ArgumentTypeError(f"{text} is not like 16384x512,4096x2048: rows x steps")
+    return tuple((rows, steps) for rows, steps in shapes)
+
+
+def _groups() -> Sequence[str]:
+    from rlscan.crosscheck.bench import GROUPS
+
+    return GROUPS
 
 
 def _scenarios() -> dict:
@@ -143,6 +179,41 @@ def _in_processes(options: argparse.Namespace, header: dict[str, Any], progress:
         return Report.together(header, [done.result() for done in waiting])
 
 
+def _bench(options: argparse.Namespace) -> int:
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    with tempfile.TemporaryDirectory() as name:
+        from rlscan.crosscheck import bench, bench_report
+
+        folder = Path(name)
+        bench.use_caches(folder)
+        device = _device(options.device)
+        plan = bench.plan(options, device)
+        if not plan.entries and not plan.updates:
+            print("there is nothing to time: pip install 'rlscan[torch]' or 'rlscan[jax]', or choose other groups", file=sys.stderr)
+            return 1
+        date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+        found = bench.Found(bench.header(device, _words(options), date), skipped=plan.skipped)
+        with _progress(plan.work(options.jobs)) as progress:
+            for _ in bench.run(plan, found, options.jobs, folder, progress):
+                if options.json:
+                    options.json.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
+    bench_report.show(found)
+    return 1 if any(row.implementation == "rlscan" and row.failure for row in found.rows) else 0
+
+
+def _words(options: argparse.Namespace) -> list[str]:
+    """The command line, but for where its output goes."""
+    words = ["rlscan-crosscheck", "bench"]
+    if options.shapes:
+        words += ["--shapes", ",".join(f"{rows}x{steps}" for rows, steps in options.shapes)]
+    for name in ("ops", "backends", "groups"):
+        if getattr(options, name):
+            words += [f"--{name}", ",".join(getattr(options, name))]
+    words += ["--layout", options.layout, "--device", options.device, "--jobs", str(options.jobs)]
+    words += ["--quick"] if options.quick else []
+    return words if options.baselines else [*words, "--no-baselines"]
+
+
 def _device(wanted: str) -> Device:
     if wanted != "auto":
         return "cuda" if wanted == "cuda" else "cpu"
@@ -202,6 +273,27 @@ def _docs(options: argparse.Namespace) -> int:
         return 0
     print(f"{options.to} is out of date; run `python -m rlscan.crosscheck docs`", file=sys.stderr)
     return 1
+
+
+def _kernels(options: argparse.Namespace) -> int:
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("triton") is None:
+        print("the kernels need torch and triton: pip install 'rlscan[torch]' triton", file=sys.stderr)
+        return 1
+    from rlscan.crosscheck import footprint
+
+    with _progress(len(footprint.BUILDS)) as progress:
+        now = footprint.as_json(footprint.measure_all(progress=progress))
+    before = footprint.stored() if footprint.DATA.is_file() else {"triton": now["triton"], "kernels": {}, "shortfalls": {}}
+    print("\n".join(footprint.differences(before, now)) or "nothing has changed")
+    if worse := footprint.worse(before, now):
+        print("\nrules that are broken, or further than they were:", *worse, sep="\n", file=sys.stderr)
+    if options.check:
+        return int(bool(worse) or before != now)
+    if worse and not options.accept:
+        print("\nnothing is written; --accept makes these known shortfalls", file=sys.stderr)
+        return 1
+    footprint.DATA.write_text(footprint.dumps(now), encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":

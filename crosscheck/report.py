@@ -88,19 +88,17 @@ def show(report: Report) -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(title_of(report), highlight=False)
-    console.print(
-        _table("Backends and the float64 oracle", BACKEND_COLUMNS, map(backend_row, report.tallies), [bool(tally.failed) for tally in report.tallies])
-    )
+    console.print(table("Backends and the float64 oracle", BACKEND_COLUMNS, map(backend_row, report.tallies), [bool(tally.failed) for tally in report.tallies]))
     if report.pairs:
         faults = [pair.must_be_equal and bool(pair.differing_bits) for pair in report.pairs]
-        console.print(_table("Backends and each other", PAIR_COLUMNS, map(pair_row, report.pairs), faults))
+        console.print(table("Backends and each other", PAIR_COLUMNS, map(pair_row, report.pairs), faults))
     for tally in report.tallies:
         for failure in tally.failures:
             console.print(f"[red]{tally.backend}[/red] {failure}", highlight=False, markup=True, soft_wrap=True)
     console.print(verdict(report), style="green" if report.agrees else "red")
 
 
-def _table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]], faulty: Iterable[bool]) -> Table:
+def table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]], faulty: Iterable[bool]) -> Table:
     from rich import box
     from rich.table import Table
 
