@@ -1,10 +1,81 @@
-"""Kernels compiled for a GPU that need not be there: registers, spills and memory accesses, read from the result."""
+"""Kernels compiled for a GPU that need not be there."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+from rlscan.crosscheck.draw import Form, Variant, draw
+
+Layout = Literal["rows", "columns"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Build:
+    """One call whose kernels are compiled.
+
+    Attributes:
+        op: the recurrence.
+        given: the optional arrays that are given, and options as `name=value`.
+        layout: `rows` for contiguous steps, `columns` for contiguous rows.
+        shape: rows, steps.
+        dtype: of the floating arrays.
+        actions: where there is an action axis.
+        form: of the parameters, such as gamma and lam.
+        capability: of the GPU, 90 for an H200.
+    """
+
+    op: str
+    given: tuple[str, ...] = ()
+    layout: Layout = "rows"
+    shape: tuple[int, int] = (1024, 128)
+    dtype: str = "float32"
+    actions: int = 3
+    form: Form = "number"
+    capability: int = 90
+
+    def __str__(self) -> str:
+        parts = [self.op, *self.given, self.layout, f"{self.shape[0]}x{self.shape[1]}", f"sm_{self.capability}"]
+        parts += [self.dtype] * (self.dtype != "float32") + [f"A={self.actions}"] * (self.actions != 3) + [self.form] * (self.form != "number")
+        return "-".join(parts)
+
+
+def prepared(build: Build) -> tuple[Any, Any, dict[str, Any]]:
+    """The checked call of a build, its `rlscan.torch_triton.launch.Prepared`, and tensors to launch it with, which take no memory."""
+    import torch
+
+    from rlscan.spec.calls import check
+    from rlscan.spec.recurrences import RECURRENCES
+    from rlscan.torch_triton.arrays import DTYPES, Tensors
+    from rlscan.torch_triton.launch import Prepared
+
+    recurrence = RECURRENCES[build.op]
+    options = [name.partition("=") for name in build.given if "=" in name]
+    variant = Variant(
+        given=tuple(name for name in build.given if "=" not in name),
+        options=tuple((name, value == "True" if value in ("True", "False") else value) for name, _, value in options),
+        form=build.form,
+    )
+    # drawn small, then enlarged: sizes that tell rows, steps and actions apart
+    rows, steps, actions = 2, 3, 5
+    real: dict[int, int] = {rows: build.shape[0], steps: build.shape[1], actions: build.actions}
+    drawn = draw(recurrence, variant, *(((rows, steps), -1) if build.layout == "rows" else ((steps, rows), 0)), actions=actions)
+
+    def enlarged(x: Any) -> Any:
+        if not hasattr(x, "dtype"):
+            return x
+        dtype = build.dtype if x.dtype.kind == "f" else str(x.dtype)
+        return torch.empty(tuple(real.get(int(size), int(size)) for size in x.shape), dtype=getattr(torch, dtype), device="meta")
+
+    call = check(recurrence, {name: enlarged(x) for name, x in drawn.items()}, Tensors())
+    outs = tuple(torch.empty_like(call.arrays[recurrence.frame.name], dtype=DTYPES[call.dtype]) for _ in recurrence.output_names)
+    ready = Prepared(call)
+    return call, ready, ready.tensors(call.arrays, call.numbers, outs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,16 +86,13 @@ class Resources:
         registers: of a thread.
         spills: bytes of a thread that do not fit into registers.
         shared: bytes of shared memory of a program.
-        loads, stores: instructions that touch global memory.
-        wide: those of them that move 16 bytes.
+        instructions: of the machine's code, which is filled up to a multiple of 8.
     """
 
     registers: int
     spills: int
     shared: int
-    loads: int
-    stores: int
-    wide: int
+    instructions: int
 
 
 def compile_triton(launch: Any, tensors: dict[str, Any], capability: int = 90) -> Any:
@@ -65,21 +133,22 @@ def _type(x: Any, path: tuple[int, ...], attributes: dict[tuple[int, ...], list]
 
 
 def resources(compiled: Any) -> Resources:
-    """Read from the binary and its PTX."""
-    import pathlib
-    import subprocess
-    import tempfile
-
+    """Read from the binary."""
     import triton
 
-    ptx = compiled.asm["ptx"]
+    binary = compiled.asm["cubin"]
+    tool = Path(str(triton.__file__)).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(compiled.asm["cubin"])
+        file.write(binary)
         file.flush()
-        tool = pathlib.Path(str(triton.__file__)).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-        text = subprocess.run([tool, "-res-usage", file.name], check=True, capture_output=True, text=True).stdout
-    registers, stack = (int(re.search(rf"{what}:(\d+)", text).group(1)) for what in ("REG", "STACK"))  # type: ignore[union-attr]
-    loads = re.findall(r"ld\.global[^;]*;", ptx)
-    stores = re.findall(r"st\.global[^;]*;", ptx)
-    wide = [line for line in (*loads, *stores) if re.search(r"\.v4\.(b32|f32|u32)|\.v2\.(b64|f64|u64)", line)]
-    return Resources(registers, stack, compiled.metadata.shared, len(loads), len(stores), len(wide))
+        usage = subprocess.run([tool, "-res-usage", file.name], check=True, capture_output=True, text=True).stdout
+    registers, stack = (int(re.search(rf"{what}:(\d+)", usage).group(1)) for what in ("REG", "STACK"))  # type: ignore[union-attr]
+    return Resources(registers, stack, compiled.metadata.shared, _code_bytes(binary) // 16)
+
+
+def _code_bytes(elf: bytes) -> int:
+    """Of the sections that are executed. A disassembler, which would count the same, takes longer than the compiler."""
+    (start,), (size, count) = struct.unpack_from("<Q", elf, 0x28), struct.unpack_from("<HH", elf, 0x3A)
+    sections = [struct.unpack_from("<QQQQ", elf, start + i * size + 8) for i in range(count)]
+    executed = 4
+    return sum(length for flags, _, _, length in sections if flags & executed)
