@@ -1,7 +1,7 @@
-"""An associative scan that Pallas' Triton lowering understands.
+"""What Triton can do and Pallas' Triton lowering can't be asked for: an associative scan, and moving elements between and within threads.
 
-Pallas lowers neither `lax.associative_scan` nor a reverse `cumsum` to Triton, though Triton itself has `tt.scan`. This module closes the
-gap with a primitive of its own. Whatever touches private modules of JAX is in `_register` and nowhere else in the package: where it fails,
+Pallas lowers neither `lax.associative_scan` nor a reverse `cumsum` nor a gather to Triton, though Triton itself has `tt.scan` and `tt.gather`.
+This module closes the gap with primitives of its own. Whatever touches private modules of JAX is in `_register` and nowhere else in the package: where it fails,
 `AVAILABLE` is False, `WHY` says why, and the callers take a kernel written with public functions.
 """
 
@@ -63,8 +63,43 @@ def _generic(*operands, combine, axis, reverse):
 mlir.register_lowering(_associative_scan_p, mlir.lower_fun(_generic, multiple_results=True))
 
 
+def taken(x: jax.Array, index: jax.Array, axis: int) -> jax.Array:
+    """`take_along_axis(x, index, axis)` of two matrices of one shape, whose indices lie within it."""
+    return _taken_p.bind(x, index, axis=axis)
+
+
+def halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The two elements of the last axis, which has two."""
+    first, second = _halves_p.bind(x)
+    return first, second
+
+
+def joined(first: jax.Array, second: jax.Array) -> jax.Array:
+    """What `halves` undoes."""
+    return _joined_p.bind(first, second)
+
+
+_taken_p = core.Primitive("rlscan_taken")
+_halves_p = core.Primitive("rlscan_halves")
+_halves_p.multiple_results = True
+_joined_p = core.Primitive("rlscan_joined")
+
+_taken_p.def_abstract_eval(lambda x, index, axis: x.update(weak_type=False))
+_halves_p.def_abstract_eval(lambda x: [x.update(shape=x.shape[:-1], weak_type=False)] * 2)
+_joined_p.def_abstract_eval(lambda first, second: first.update(shape=(*first.shape, 2), weak_type=False))
+
+_GENERIC: dict[core.Primitive, Callable[..., Any]] = {
+    _taken_p: lambda x, index, axis: jnp.take_along_axis(x, index, axis, mode="promise_in_bounds"),
+    _halves_p: lambda x: [x[..., 0], x[..., 1]],
+    _joined_p: lambda first, second: jnp.stack([first, second], -1),
+}
+for _primitive, _function in _GENERIC.items():
+    _primitive.def_impl(_function)
+    mlir.register_lowering(_primitive, mlir.lower_fun(_function, multiple_results=_primitive.multiple_results))
+
+
 def _register() -> type:
-    """Teach Pallas' Triton lowering the scan; return the type of compiler parameters that lowers without the deprecation warning."""
+    """Teach Pallas' Triton lowering the primitives; return the type of compiler parameters that lowers without the deprecation warning."""
     from jax._src.lib.mlir import ir
     from jax._src.lib.triton import dialect as tt
     from jax._src.pallas.triton import lowering, pallas_call_registration
@@ -73,6 +108,7 @@ def _register() -> type:
 
     # Looked up here and not in the rules, so that a name that JAX dropped is noticed at import and not when a user's function is compiled.
     scan_op, scan_return, lower_fun = tt.ScanOp, tt.scan_return, lowering.lower_fun
+    gather, split, join = tt.GatherOp, tt.SplitOp, tt.join
     lower_pallas_call = pallas_call_registration.pallas_call_lowering
 
     class QuietCompilerParams(plgpu.CompilerParams):
@@ -93,7 +129,20 @@ def _register() -> type:
         scan.verify()
         return list(scan.result)
 
+    def lower_taken(ctx, x, index, *, axis):
+        return gather(x, index, axis, results=[x.type]).result
+
+    def lower_halves(ctx, x):
+        return list(split(x).results)
+
+    def lower_joined(ctx, first, second):
+        half = ir.RankedTensorType(first.type)
+        return join(ir.RankedTensorType.get([*half.shape, 2], half.element_type), first, second)
+
     lowering.register_lowering(_associative_scan_p)(lower_scan)
+    lowering.register_lowering(_taken_p)(lower_taken)
+    lowering.register_lowering(_halves_p)(lower_halves)
+    lowering.register_lowering(_joined_p)(lower_joined)
     # Pallas chooses the lowering by the exact type of the compiler parameters, at the time when the caller's outermost `jit` is lowered:
     # a context manager around our `pallas_call` would be left by then, and a filter set at import would silence kernels that are not ours.
     register_lowering_rule(QuietCompilerParams, lower_quietly, "gpu")

@@ -72,12 +72,12 @@ def compiled(function: Callable[..., tuple[jax.Array, ...]]) -> Callable[..., tu
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
     def once(kind: tuple, options: tuple, arrays: dict[str, jax.Array], numbers: dict[str, Any]) -> tuple[jax.Array, ...]:
-        wiring, shape, frame_ndim, time_axis, dtype = kind
-        return function(Call(wiring, arrays, numbers, shape, frame_ndim, time_axis, dtype, None), *options)
+        wiring, shape, frame_ndim, time_axis, dtype, fades = kind
+        return function(Call(wiring, arrays, numbers, shape, frame_ndim, time_axis, dtype, None, fades), *options)
 
     @functools.wraps(function)
     def call_once(call: Call, *options: Any) -> tuple[jax.Array, ...]:
-        kind = (call.wiring, call.shape, call.frame_ndim, call.time_axis, call.dtype)
+        kind = (call.wiring, call.shape, call.frame_ndim, call.time_axis, call.dtype, call.fades)
         numbers = {name: np.dtype(call.dtype).type(number) if isinstance(number, float) else number for name, number in call.numbers.items()}
         return once(kind, options, dict(call.arrays), numbers)
 

@@ -1,8 +1,12 @@
-"""The kernels: one for contiguous steps, one for contiguous rows, for every recurrence.
+"""The kernel, for every recurrence and both layouts.
 
-A kernel knows places and taps (`rlscan.spec.program`), never an operation: alpha, beta and the outputs come from the
+It knows places and taps (`rlscan.spec.program`), never an operation: alpha, beta and the outputs come from the
 coefficient functions it is specialised for. Arrays are indexed axis by axis, each below 2^31, and Pallas makes offsets of 64
 bits of that. Indices are int32 in x64 mode too.
+
+A tile is rows x positions x steps (`rlscan.spec.plan`). Arithmetic is done on lanes: arrays with an element for each position of each row,
+neighbours in time side by side where steps are contiguous, and rows where rows are. What is read at the steps of a position is a list of
+such arrays, in the order of the scan. Steps are numbered by q in that order: t = q forward, T-1-q backward.
 """
 
 import dataclasses
@@ -14,10 +18,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from rlscan.jax_pallas._scan_primitive import associative_scan
+from rlscan.jax_pallas._scan_primitive import associative_scan, halves, joined, taken
 from rlscan.spec import coefficients as spec
 from rlscan.spec.binding import bind
-from rlscan.spec.plan import Plan
+from rlscan.spec.plan import BEFORE_AT_ONCE, Plan
 from rlscan.spec.program import (
     ACTIONS,
     ALL_VALID,
@@ -41,9 +45,10 @@ def device_function(function):
     return bind(function, jnp, jax.Array, jax.jit)
 
 
-then = device_function(spec.then)
-then_both = device_function(spec.then_both)
 step = device_function(spec.step)
+then = device_function(spec.then)
+fading_step = device_function(spec.fading_step)
+fading_then = device_function(spec.fading_then)
 skip = device_function(spec.skip)
 not_a_reset = device_function(spec.not_a_reset)
 nothing_where_invalid = device_function(spec.nothing_where_invalid)
@@ -59,23 +64,25 @@ class Special:
     """What a kernel is specialised for.
 
     Attributes:
-        beyond: whether the outputs need the state one step further in the scan.
         seed: the argument that is the state beyond the window.
         sizes: of the axes of the outputs.
         time: which of them is time; the others make up the rows.
         axes: which of them each array has; along the others it repeats.
+        fades: whether factors lie in [0, 1].
+        interpret: whether the kernel runs in JAX, where a negative index counts from the end even if it is masked.
     """
 
     code: Program
     coefficients: object
     outputs: object
-    beyond: bool
     seed: str | None
     plan: Plan
     sizes: tuple
     time: int
     axes: dict
     dtype: np.dtype
+    fades: bool
+    interpret: bool
 
     @property
     def steps(self):
@@ -89,9 +96,21 @@ class Special:
     def split(self):
         return self.plan.segments > 1
 
+    @property
+    def contiguous(self):
+        return self.plan.layout == "rows"
 
-def lower(first, second):
-    return (jnp.minimum(first, second),)
+    @property
+    def lanes(self):
+        return self.plan.rows * self.plan.positions
+
+    @property
+    def whole(self):
+        return self.steps % self.plan.block_steps == 0
+
+    @property
+    def all_rows(self):
+        return self.num_rows % self.plan.rows == 0
 
 
 def higher(first, second):
@@ -109,24 +128,95 @@ def coordinates(row, special):
     return places
 
 
-def load(special, refs, name, places, rows, t=None, within=None, action=None):
-    """The elements at these rows and steps, in the smallest shape that holds them; `rows` and `within` mask what exists."""
+def time(special, q):
+    """t of the q-th step of the scan."""
+    return special.steps - 1 - q if special.code.backward else q
+
+
+def in_window(special, t):
+    """Where t is a step. A tile reaches over the window's far end only, and nowhere where all tiles are whole: then True."""
+    if special.whole:
+        return True
+    return t >= 0 if special.code.backward else t < special.steps
+
+
+def apart(special, x):
+    """The four columns of an array of neighbours in time, in the order of the scan."""
+    even, odd = halves(jnp.reshape(x, (x.shape[0], 2, 2)))
+    (first, third), (second, fourth) = halves(even), halves(odd)
+    return [fourth, third, second, first] if special.code.backward else [first, second, third, fourth]
+
+
+def together(special, x):
+    """What `apart` undoes."""
+    first, second, third, fourth = reversed(x) if special.code.backward else x
+    return jnp.reshape(joined(joined(first, third), joined(second, fourth)), (first.shape[0], 4))
+
+
+def times(special, q):
+    """t of the steps from q on, as arrays that are loaded at once: all of them as they lie in memory, or one by one in the order of the scan."""
+    steps = special.plan.steps
+    if not special.contiguous:
+        return [time(special, q + k) for k in range(steps)]
+    k = jnp.arange(steps, dtype=jnp.int32)[None, :]
+    return [(special.steps - steps - q)[:, None] + k if special.code.backward else q[:, None] + k]
+
+
+def across(special, x):
+    """What lanes have, for what is loaded at once."""
+    return x[:, None] if special.contiguous and hasattr(x, "ndim") and x.ndim == 1 else x
+
+
+def load(special, refs, name, places, rows, t=None, within=True, action=None):
+    """The elements at these rows and steps, in the smallest shape that holds them; `rows` and `within` mask what exists, or are True."""
     index, mask, shape = [], True, ()
+    t = t if t is None else countable(special, t)
     for axis in special.axes[name]:
         place, exists = (t, within) if axis == special.time else (places[axis], rows)
         index.append(place)
-        mask = mask & exists
+        mask = exists if mask is True else mask if exists is True else mask & exists
         shape = jnp.broadcast_shapes(shape, jnp.shape(place))
     if action is not None:
         index.append(action)
-    if mask is True:
+    if not shape:
         return refs[name][tuple(index)]
+    if mask is True:
+        return plgpu.load(refs[name].at[tuple(index)])
     return plgpu.load(refs[name].at[tuple(index)], mask=jnp.broadcast_to(mask, shape), other=jnp.zeros((), refs[name].dtype))
 
 
-def store(special, ref, places, t, result, inside):
-    index = tuple(t if axis == special.time else places[axis] for axis in range(len(special.sizes)))
-    plgpu.store(ref.at[index], jnp.broadcast_to(result, inside.shape), mask=inside)
+def countable(special, t):
+    """t, and in the interpreter some place outside the arrays instead of a negative one."""
+    return jnp.where(t < 0, special.steps, t) if special.interpret else t
+
+
+def load_steps(special, refs, name, places, rows, ts, within):
+    """What is stored at these times, step by step; 0 where nothing is."""
+    places, rows = [across(special, place) for place in places], across(special, rows)
+    loaded = [load(special, refs, name, places, rows, t, inside) for t, inside in zip(ts, within, strict=True)]
+    return parts(special, loaded)
+
+
+def parts(special, loaded):
+    """What was loaded at once, step by step."""
+    if not special.contiguous:
+        return loaded
+    (tile,) = loaded
+    if tile.shape == (special.lanes, special.plan.steps):
+        return apart(special, tile)
+    # the same at all steps
+    return [jnp.reshape(tile, tile.shape[:1])] * special.plan.steps
+
+
+def store(special, ref, places, rows, ts, results):
+    places, rows = [across(special, place) for place in places], across(special, rows)
+    for t, result in zip(ts, [together(special, results)] if special.contiguous else results, strict=True):
+        index = tuple(countable(special, t) if axis == special.time else places[axis] for axis in range(len(special.sizes)))
+        mask = rows & in_window(special, t) if rows is not True else in_window(special, t)
+        if mask is True:
+            plgpu.store(ref.at[index], result)
+        else:
+            plgpu.store(ref.at[index], result, mask=jnp.broadcast_to(mask, result.shape))
 
 
 def converted(x, flag, dtype):
@@ -135,27 +225,57 @@ def converted(x, flag, dtype):
     return x.astype(dtype)
 
 
-def read(i, special, refs, places, rows, t, within, nearest):
-    """One tap at steps t of these rows, as it is stored; `rows` and `within` mask what exists."""
+def load_one(special, i, refs, places, rows, t):
+    """A tap at one time, and its edge outside the window."""
     code, dtype = special.code, special.dtype
-    name, at, flag = code.sources[i], code.at[i], code.flag[i]
-    edge = code.edges[code.edge[i]] if code.edge[i] >= 0 else None
-    if at in (NUMBER, ROW, STEP):
-        return load(special, refs, name, places, rows, t, within)
-    if at == ACTIONS:
+    name, flag = code.sources[i], code.flag[i]
+    stored = (t >= 0) & (t < special.steps)
+    x = load(special, refs, name, places, rows, t, stored)
+    x = jnp.where(stored, x, jnp.zeros((), x.dtype))
+    if code.edge[i] < 0:
+        return converted(x, flag, dtype)
+    edge = load(special, refs, code.edges[code.edge[i]], places, rows)
+    return jnp.where(stored, converted(x, flag, dtype), converted(edge, flag, dtype))
 
-        def add(action, total):
+
+def load_tile(which, special, refs, places, rows, q, wanted):
+    """What is read at places known beforehand and not in registers anyway, as it is stored: the steps of each such read."""
+    code = special.code
+    ts = times(special, q)
+    loaded = {}
+    for i, at in enumerate(code.at):
+        if code.behind[i] >= 0 or (which == "nearest" and i != code.valid_taps[0]):
+            continue
+        if at == STEP:
+            within = [_both(in_window(special, t), wanted) for t in ts]
+            loaded[i] = load_steps(special, refs, code.sources[i], places, rows, ts, within)
+        elif at in (FOLLOWING, PRECEDING):
+            moved = [t + (1 if at == FOLLOWING else -1) for t in ts]
+            within = [_both((t >= 0) & (t < special.steps), wanted) for t in moved]
+            loaded[i] = load_steps(special, refs, code.sources[i], places, rows, moved, within)
+    return loaded
+
+
+def _both(first, second):
+    return second if first is True else first if second is True else first & second
+
+
+def over_actions(special, i, refs, places, rows, ts):
+    """The expectation over the actions at these times, step by step."""
+    name, weights, dtype = special.code.sources[i], special.code.edges[special.code.edge[i]], special.dtype
+    places, rows = [across(special, place) for place in places], across(special, rows)
+    totals = []
+    for t in ts:
+        within = in_window(special, t)
+
+        def add(action, total, t=t, within=within):
             value = load(special, refs, name, places, rows, t, within, action)
-            weight = load(special, refs, edge, places, rows, t, within, action)
+            weight = load(special, refs, weights, places, rows, t, within, action)
             return expectation(total, weight.astype(dtype), value.astype(dtype))
 
-        return lax.fori_loop(np.int32(0), np.int32(refs[name].shape[-1]), add, jnp.zeros((rows & within).shape, dtype))
-    place = {NEAREST: nearest, FOLLOWING: t + 1, PRECEDING: t - 1}[at]
-    stored = within & (place >= 0) & (place < special.steps)
-    x = load(special, refs, name, places, rows, place, stored)
-    if edge is None:
-        return jnp.where(stored, x, jnp.zeros((), x.dtype))
-    return jnp.where(stored, converted(x, flag, dtype), converted(load(special, refs, edge, places, rows), flag, dtype))
+        shape = (special.lanes, special.plan.steps) if special.contiguous else (special.lanes,)
+        totals.append(lax.fori_loop(np.int32(0), np.int32(refs[name].shape[-1]), add, jnp.zeros(shape, dtype)))
+    return parts(special, totals)
 
 
 def taps(reads, outside, state, state_beyond, codes, constants, dtype):
@@ -180,188 +300,225 @@ def validity(special, reads, inside):
 
 def maps(special, reads, outside, valid):
     """alpha and beta."""
-    code, shape = special.code, valid.shape
+    code = special.code
     alpha, beta = special.coefficients(*taps(reads, outside, None, None, code.coefficient_taps, code.coefficient_constants, special.dtype))
     alpha, beta = skip(alpha.astype(special.dtype), beta.astype(special.dtype), valid)
-    return jnp.broadcast_to(alpha, shape), jnp.broadcast_to(beta, shape)
+    return jnp.broadcast_to(alpha, (special.lanes,)), jnp.broadcast_to(beta, (special.lanes,))
 
 
 def results(special, reads, outside, state, beyond, valid):
     code = special.code
     made = special.outputs(*taps(reads, outside, state, beyond, code.output_taps, code.output_constants, special.dtype))
     made = made if isinstance(made, tuple) else (made,)
-    return made if code.validity == ALL_VALID else tuple(nothing_where_invalid(result, valid) for result in made)
+    made = made if code.validity == ALL_VALID else tuple(nothing_where_invalid(result, valid) for result in made)
+    return [jnp.broadcast_to(result, (special.lanes,)) for result in made]
 
 
-def before_segment(which, special, row, segment, rows, state, totals, nearest_ends):
+def taken_positions(special, x, index):
+    """What the positions of `index` have, in each row."""
+    rows, positions = special.plan.rows, special.plan.positions
+    if special.contiguous:
+        # in two axes Triton sees that nothing crosses warps
+        return jnp.reshape(taken(jnp.reshape(x, (rows, positions)), jnp.broadcast_to(index[None, :], (rows, positions)), 1), x.shape)
+    return jnp.reshape(taken(jnp.reshape(x, (positions, rows)), jnp.broadcast_to(index[:, None], (positions, rows)), 0), x.shape)
+
+
+def position_before(special, x, first, position, scratch):
+    """What the position before each one has, and `first` at a row's first."""
+    if special.plan.positions == 1:
+        return first
+    before = taken_positions(special, x, jnp.maximum(jnp.arange(special.plan.positions, dtype=jnp.int32) - 1, 0))
+    before = jnp.where(position == 0, first, before)
+    return before if special.contiguous else pinned(before, scratch)
+
+
+def last_position(special, x):
+    """What the last position of the row has, at all of them."""
+    if special.plan.positions == 1:
+        return x
+    return taken_positions(special, x, jnp.full((special.plan.positions,), special.plan.positions - 1, jnp.int32))
+
+
+def pinned(x, scratch):
+    """x, distributed over threads like what is loaded from `scratch`: a load that never happens stops Triton from spreading the layout in which
+    lanes exchange something to all arithmetic that follows."""
+    ref, index, never = scratch
+    if ref.dtype != x.dtype:
+        return x
+    return plgpu.load(ref.at[index], mask=never, other=x)
+
+
+def movable(x, flag):
+    """In a dtype that lanes can hand to each other."""
+    return x.astype(jnp.int32) if flag else x
+
+
+def either_step(special, addend, factor, state):
+    return (fading_step if special.fades else step)(addend, factor, state)
+
+
+def either_then(special, first_addend, first_factor, second_addend, second_factor):
+    return (fading_then if special.fades else then)(first_addend, first_factor, second_addend, second_factor)
+
+
+def over_positions(special, addend, factor, position):
+    """Each position's map after those of all before it in its row."""
+    rows, positions = special.plan.rows, special.plan.positions
+    if positions == 1:
+        return addend, factor
+    if special.contiguous:
+        both = [jnp.reshape(x, (rows, positions)) for x in (addend, factor)]
+        return tuple(jnp.reshape(x, addend.shape) for x in associative_scan(fading_then if special.fades else then, both, axis=1))
+    # by doubling, for here positions are warps: a scan across warps is added up in an order that differs from compiler to compiler
+    reach = 1
+    while reach < positions:
+        source = jnp.maximum(jnp.arange(positions, dtype=jnp.int32) - reach, 0)
+        there = position >= reach
+        before_addend = jnp.where(there, taken_positions(special, addend, source), jnp.zeros((), special.dtype))
+        before_factor = jnp.where(there, taken_positions(special, factor, source), jnp.ones((), special.dtype))
+        addend, factor = either_then(special, before_addend, before_factor, addend, factor)
+        reach *= 2
+    return addend, factor
+
+
+def highest_over_positions(special, x):
+    """For each position, the highest of its row up to it."""
+    rows, positions = special.plan.rows, special.plan.positions
+    if positions == 1:
+        return x
+    shape, axis = ((rows, positions), 1) if special.contiguous else ((positions, rows), 0)
+    (found,) = associative_scan(higher, (jnp.reshape(x, shape),), axis=axis)
+    return jnp.reshape(found, x.shape)
+
+
+def before_segment(which, special, row, position, segment, rows, state, totals, nearest_ends):
     """The state, and the nearest valid step, that flow into a segment from those which the scan passes before it."""
-    code, segments = special.code, special.plan.segments
-    nearest = jnp.full(rows.shape, special.steps if code.backward else -1, jnp.int32)
+    code, plan, lanes = special.code, special.plan, (special.lanes,)
+    nearest = jnp.full(lanes, -1, jnp.int32)
     if not special.split or which == "nearest":
         return state, nearest
 
-    def pass_on(i, carry):
+    def pass_on(group, carry):
         state, nearest = carry
-        before = segments - 1 - i if code.backward else i
+        addend, factor = jnp.zeros(lanes, special.dtype), jnp.ones(lanes, special.dtype)
+        for k in range(BEFORE_AT_ONCE):
+            other = (group * plan.positions + position) * BEFORE_AT_ONCE + k
+            there = _both(rows, other < segment)
+            if which == "results":
+                one = [plgpu.load(total.at[row, other], mask=there, other=neutral) for total, neutral in zip(totals, (0, 1), strict=True)]
+                addend, factor = either_then(special, addend, factor, *one)
+            if code.nearest:
+                nearest = jnp.maximum(nearest, plgpu.load(nearest_ends.at[row, other], mask=there, other=-1))
         if which == "results":
-            addend, factor = (plgpu.load(total.at[row, before], mask=rows, other=other) for total, other in zip(totals, (0, 1), strict=True))
-            state = step(addend, factor, state)
+            addend, factor = over_positions(special, addend, factor, position)
+            state = last_position(special, either_step(special, addend, factor, state))
         if code.nearest:
-            end = plgpu.load(nearest_ends.at[row, before], mask=rows, other=special.steps if code.backward else -1)
-            nearest = jnp.minimum(nearest, end) if code.backward else jnp.maximum(nearest, end)
+            nearest = last_position(special, highest_over_positions(special, nearest))
         return state, nearest
 
-    return lax.fori_loop(np.int32(0), segments - 1 - segment if code.backward else segment, pass_on, (state, nearest))
+    at_once = plan.positions * BEFORE_AT_ONCE
+    return lax.fori_loop(np.int32(0), lax.div(segment + (at_once - 1), np.int32(at_once)), pass_on, (state, nearest))
 
 
-def after_segment(which, row, segment, rows, addend, factor, nearest, outs):
-    """Hand on what a segment is to those which the scan passes after it."""
-    for out, value in zip(outs, {"totals": (addend, factor), "nearest": (nearest,), "results": ()}[which], strict=which != "results"):
-        plgpu.store(out.at[row, segment], value, mask=rows)
+def scan_kernel(which, special, refs, totals, nearest_ends, *outs):
+    """Rows scanned tile by tile; a carry goes from tile to tile.
 
-
-def valid_name(special):
-    return special.code.sources[special.code.valid_taps[0]]
-
-
-def nearest_over_tile(special, refs, places, rows, t, within, nearest_carry):
-    """The nearest valid step beside each step of a tile whose steps are on axis 1."""
-    backward, steps = special.code.backward, special.steps
-    beside = t + 1 if backward else t - 1
-    stored = within & (beside >= 0) & (beside < steps)
-    valid = rows & stored & converted(load(special, refs, valid_name(special), places, rows, beside, stored), True, special.dtype)
-    if backward:
-        (found,) = associative_scan(lower, (jnp.where(valid, beside, steps),), axis=1, reverse=True)
-        return jnp.minimum(found, nearest_carry)
-    (found,) = associative_scan(higher, (jnp.where(valid, beside, -1),), axis=1)
-    return jnp.maximum(found, nearest_carry)
-
-
-def rows_kernel(which, special, refs, totals, nearest_ends, *outs):
-    """Tiles of rows x steps, scanned; a carry goes from tile to tile.
-
-    The pass is "results", or for rows split over programs first "nearest" (each segment's outermost valid step) and "totals"
-    (each segment as one affine map).
+    The pass is "results", or for rows split over programs first "nearest" (each segment's last valid step) and "totals" (each segment as one
+    affine map). Where there are several tiles, the next is loaded before this one is scanned.
     """
-    code, plan, steps, dtype = special.code, special.plan, special.steps, special.dtype
-    backward = code.backward
-    row = pl.program_id(0) * plan.block_rows + jnp.arange(plan.block_rows, dtype=jnp.int32)[:, None]
+    code, plan, dtype, lanes = special.code, special.plan, special.dtype, (special.lanes,)
+    steps, tile_steps, reads_of = plan.steps, plan.block_steps, range(len(code.sources))
     segment = pl.program_id(1)
-    rows = row < special.num_rows
+    lane = jnp.arange(special.lanes, dtype=jnp.int32)
+    position = lax.rem(lane, np.int32(plan.positions)) if special.contiguous else lax.div(lane, np.int32(plan.rows))
+    row = pl.program_id(0) * plan.rows + (lax.div(lane, np.int32(plan.positions)) if special.contiguous else lax.rem(lane, np.int32(plan.rows)))
+    rows = True if special.all_rows else row < special.num_rows
     places = coordinates(row, special)
-    k = jnp.arange(plan.block_steps, dtype=jnp.int32)[None, :]
-    edge_of_tile = 0 if backward else plan.block_steps - 1
+    # somewhere in an output, and a mask that is False but does not say so
+    scratch = outs[0], tuple(jnp.zeros(lanes, jnp.int32) if i < outs[0].ndim - 1 else lane for i in range(outs[0].ndim)), (lane < 0) | (segment < 0)
 
-    def edge(tile):
-        return jnp.sum(jnp.where(k == edge_of_tile, tile, jnp.zeros((), tile.dtype)), axis=1, dtype=tile.dtype)[:, None]
-
-    state = jnp.zeros(rows.shape, dtype)
+    state = jnp.zeros(lanes, dtype)
     if special.seed:
-        state = jnp.broadcast_to(load(special, refs, special.seed, places, rows).astype(dtype), rows.shape)
-    state, nearest_carry = before_segment(which, special, row, segment, rows, state, totals, nearest_ends)
+        state = jnp.broadcast_to(load(special, refs, special.seed, places, rows).astype(dtype), lanes)
+    state, nearest_before = before_segment(which, special, row, position, segment, rows, state, totals, nearest_ends)
+    q = segment * (plan.blocks * tile_steps)
+    first = q + position * steps
+    # numbers, what has no time, and what a read that trails the scan holds before the first step
+    fixed = {i: converted(load(special, refs, code.sources[i], places, rows), code.flag[i], dtype) for i in reads_of if code.at[i] in (NUMBER, ROW)}
+    trails = [i for i in reads_of if code.behind[i] >= 0 and code.at[i] != NEAREST and which != "nearest"]
+    trailing = [
+        movable(jnp.broadcast_to(load_one(special, i, refs, places, rows, time(special, q - 1)), lanes), code.flag[i]) for i in trails
+    ]  # fmt: skip
 
-    def tile(i, carry):
-        state, addend, factor, nearest_carry = carry
-        block = segment * plan.blocks + (plan.blocks - 1 - i if backward else i)
-        t = block * plan.block_steps + k
-        within = t < steps
-        inside = rows & within
-        if which == "nearest":
-            valid = inside & converted(load(special, refs, valid_name(special), places, rows, t, within), True, dtype)
-            if backward:
-                nearest_carry = jnp.minimum(nearest_carry, jnp.min(jnp.where(valid, t, steps), axis=1)[:, None])
-            else:
-                nearest_carry = jnp.maximum(nearest_carry, jnp.max(jnp.where(valid, t, -1), axis=1)[:, None])
-            return state, addend, factor, nearest_carry
-        nearest = t
-        if code.nearest:
-            nearest = nearest_over_tile(special, refs, places, rows, t, within, nearest_carry)
-            nearest_carry = edge(nearest)
-        reads = [converted(read(j, special, refs, places, rows, t, within, nearest), code.flag[j], dtype) for j in range(len(code.sources))]
-        beside = nearest if code.nearest else (t + 1 if backward else t - 1)
-        outside = (beside < 0) | (beside >= steps)
-        valid = validity(special, reads, inside)
-        alpha, beta = maps(special, reads, outside, valid)
-        if special.beyond:
-            nothing, whole = jnp.zeros(alpha.shape, dtype), jnp.ones(alpha.shape, dtype)
-            before, before_factor, scanned, scanned_factor = associative_scan(then_both, (nothing, whole, alpha, beta), axis=1, reverse=backward)
+    def tile(block, carry):
+        state, addend_before, factor_before, nearest_before, trailing, ahead = carry
+        first_here = first + block * tile_steps
+        if ahead is None:
+            loaded = load_tile(which, special, refs, places, rows, first_here, True)
         else:
-            scanned, scanned_factor = associative_scan(then, (alpha, beta), axis=1, reverse=backward)
+            loaded, ahead = ahead, load_tile(which, special, refs, places, rows, first_here + tile_steps, block + 1 < plan.blocks)
+        ts = times(special, first_here)
+        insides = [jnp.broadcast_to(_both(rows, in_window(special, time(special, first_here + k))), lanes) for k in range(steps)]
+        nearest = nearest_before
+        if code.nearest:
+            found = jnp.full(lanes, -1, jnp.int32)
+            for k in range(steps):
+                found = jnp.where(insides[k] & converted(loaded[code.valid_taps[0]][k], True, dtype), first_here + k, found)
+            found = highest_over_positions(special, found)
+            nearest = jnp.maximum(position_before(special, found, nearest_before, position, scratch), nearest_before)
+            nearest_before = jnp.maximum(last_position(special, found), nearest_before)
+        if which == "nearest":
+            return state, addend_before, factor_before, nearest_before, trailing, ahead
+
+        # what is read at each step, where it is not as it was loaded
+        expected = {i: over_actions(special, i, refs, places, rows, ts) for i in reads_of if code.at[i] == ACTIONS}
+        carried, beyond_tile = {}, []
+        for i, before in zip(trails, trailing, strict=True):
+            last = movable(jnp.broadcast_to(converted(loaded[code.behind[i]][-1], code.flag[i], dtype), lanes), code.flag[i])
+            carried[i] = converted(position_before(special, last, before, position, scratch), code.flag[i], dtype)
+            beyond_tile.append(last_position(special, last))
+        for i in reads_of:
+            if code.at[i] == NEAREST:
+                carried[i] = jnp.broadcast_to(load_one(special, i, refs, places, rows, time(special, nearest)), lanes)
+
+        every = []
+        for k in range(steps):
+            here = fixed | {i: sums[k] for i, sums in expected.items()} | carried
+            for i, values in loaded.items():
+                here[i] = converted(values[k], code.flag[i], dtype)
+                if code.edge[i] >= 0:
+                    place = time(special, first_here + k) + (1 if code.at[i] == FOLLOWING else -1)
+                    edge = converted(load(special, refs, code.edges[code.edge[i]], places, rows), code.flag[i], dtype)
+                    here[i] = jnp.where((place >= 0) & (place < special.steps), here[i], edge)
+            outside = nearest == -1 if code.nearest else first_here + k == 0
+            valid = validity(special, here, insides[k])
+            every.append((here, outside, valid, maps(special, here, outside, valid)))
+            now = {i: jnp.broadcast_to(here[code.behind[i]], lanes) for i in carried}
+            carried = {i: jnp.where(valid, new, carried[i]) if code.at[i] == NEAREST else new for i, new in now.items()}
+            if code.nearest:
+                nearest = jnp.where(valid, first_here + k, nearest)
+
+        # the steps of each position as one map, then what comes before them
+        addend, factor = every[0][-1]
+        for *_, one in every[1:]:
+            addend, factor = either_then(special, addend, factor, *one)
+        addend, factor = over_positions(special, addend, factor, position)
         if which == "totals":
-            addend, factor = then(addend, factor, edge(scanned), edge(scanned_factor))
-            return state, addend, factor, nearest_carry
-        states = step(scanned, scanned_factor, state)
-        beyond = step(before, before_factor, state) if special.beyond else states
-        for out, result in zip(outs, results(special, reads, outside, states, beyond, valid), strict=True):
-            store(special, out, places, t, result, inside)
-        return edge(states), addend, factor, nearest_carry
+            total = either_then(special, addend_before, factor_before, last_position(special, addend), last_position(special, factor))
+            return state, *total, nearest_before, beyond_tile, ahead
+        now_state = position_before(special, either_step(special, addend, factor, state), state, position, scratch)
+        made = []
+        for here, outside, valid, one in every:
+            beyond, now_state = now_state, either_step(special, *one, now_state)
+            made.append(results(special, here, outside, now_state, beyond, valid))
+        for n in reversed(range(len(outs))):
+            store(special, outs[n], places, rows, ts, [at_step[n] for at_step in made])
+        return last_position(special, now_state), addend_before, factor_before, nearest_before, beyond_tile, ahead
 
-    carry = (state, jnp.zeros(rows.shape, dtype), jnp.ones(rows.shape, dtype), nearest_carry)
-    _, addend, factor, nearest = lax.fori_loop(np.int32(0), np.int32(plan.blocks), tile, carry)
-    after_segment(which, row, segment, rows, addend, factor, nearest, outs)
-
-
-def columns_kernel(which, special, refs, totals, nearest_ends, *outs):
-    """A row in each lane, walked step by step; `block_steps` steps are loaded before the first is used.
-
-    What trails the scan is carried in registers instead of being loaded again. The pass is as in `rows_kernel`.
-    """
-    code, plan, steps, dtype = special.code, special.plan, special.steps, special.dtype
-    backward = code.backward
-    row = pl.program_id(0) * plan.block_rows + jnp.arange(plan.block_rows, dtype=jnp.int32)
-    segment = pl.program_id(1)
-    rows = row < special.num_rows
-    places = coordinates(row, special)
-    low = segment * plan.blocks * plan.block_steps
-    high = jnp.minimum(steps, low + plan.blocks * plan.block_steps)
-    first = high - 1 if backward else low
-    trailing = [j for j in range(len(code.sources)) if code.behind[j] >= 0]
-
-    state = jnp.zeros(rows.shape, dtype)
-    if special.seed:
-        state = jnp.broadcast_to(load(special, refs, special.seed, places, rows).astype(dtype), rows.shape)
-    state, nearest = before_segment(which, special, row, segment, rows, state, totals, nearest_ends)
-    outside = nearest == (steps if backward else -1)
-    # what each trailing read holds at the segment's first step; other reads have nothing to carry
-    carried = []
-    if which != "nearest":
-        taps_there = [converted(read(j, special, refs, places, rows, first, True, nearest), code.flag[j], dtype) for j in trailing]
-        carried = [jnp.broadcast_to(tap, rows.shape) for tap in taps_there]
-
-    def block(i, carry):
-        state, addend, factor, nearest, outside, carried = carry
-        loaded = []
-        for k in range(plan.block_steps):
-            t = first - i * plan.block_steps - k if backward else first + i * plan.block_steps + k
-            within = (t >= low) & (t < high)
-            wanted = [code.valid_taps[0]] if which == "nearest" else [j for j in range(len(code.sources)) if j not in trailing]
-            loaded.append((t, within, {j: read(j, special, refs, places, rows, t, within, t) for j in wanted}))
-        for t, within, reads in loaded:
-            # not where it is loaded: a flag turned into a predicate there would be waited for
-            reads = {j: converted(tap, code.flag[j], dtype) for j, tap in reads.items()}
-            inside = rows & within
-            if which == "nearest":
-                nearest = jnp.where(inside & reads[code.valid_taps[0]], t, nearest)
-                continue
-            reads |= dict(zip(trailing, carried, strict=True))
-            valid = validity(special, reads, inside)
-            if code.validity != VALID_GIVEN:
-                outside = rows & (t == (steps - 1 if backward else 0))
-            alpha, beta = maps(special, reads, outside, valid)
-            if which == "totals":
-                addend, factor = then(addend, factor, alpha, beta)
-            else:
-                beyond = state
-                state = step(alpha, beta, state)
-                for out, result in zip(outs, results(special, reads, outside, state, beyond, valid), strict=True):
-                    store(special, out, places, t, result, inside)
-            if code.validity == VALID_GIVEN:
-                outside = outside & ~valid
-            now = [jnp.broadcast_to(reads[code.behind[j]], rows.shape) for j in trailing]
-            carried = [jnp.where(valid, new, old) if code.at[j] == NEAREST else new for j, new, old in zip(trailing, now, carried, strict=True)]
-        return state, addend, factor, nearest, outside, carried
-
-    carry = (state, jnp.zeros(rows.shape, dtype), jnp.ones(rows.shape, dtype), nearest, outside, carried)
-    blocks = (high - low + plan.block_steps - 1) // plan.block_steps if special.split else np.int32(plan.blocks)
-    _, addend, factor, nearest, _, _ = lax.fori_loop(np.int32(0), blocks, block, carry)
-    after_segment(which, row, segment, rows, addend, factor, nearest, outs)
+    ahead = load_tile(which, special, refs, places, rows, first, True) if plan.blocks > 1 else None
+    carry = (state, jnp.zeros(lanes, dtype), jnp.ones(lanes, dtype), nearest_before, trailing, ahead)
+    _, addend, factor, nearest, _, _ = lax.fori_loop(np.int32(0), np.int32(plan.blocks), tile, carry)
+    hand_on = {"totals": (addend, factor), "nearest": (nearest,), "results": ()}[which]
+    for out, value in zip(outs, hand_on, strict=which != "results"):
+        # the same from all positions
+        plgpu.store(out.at[row, segment], value, mask=None if rows is True else rows)

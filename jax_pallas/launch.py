@@ -19,7 +19,7 @@ from rlscan.spec.plan import Plan, plan
 from rlscan.spec.program import program
 
 # Rows are counted in int32, up to the end of the last program's.
-MOST_ROWS = 2**31 - 128
+MOST_ROWS = 2**31 - 1024
 
 
 def by_kernels(call: Call, interpret: bool, chosen: Plan | None = None) -> tuple[jax.Array, ...]:
@@ -31,15 +31,14 @@ def _plan(call: Call) -> Plan:
     num_rows = math.prod(call.row_shape)
     # as `spec.geometry` has it for row-major arrays
     steps_are_contiguous = math.prod(call.shape[call.time_axis + 1 :]) == 1 or num_rows == 1 or call.steps == 1
-    if steps_are_contiguous and not scan_primitive.AVAILABLE:
+    if not scan_primitive.AVAILABLE:
         _say_that_it_is_slow()
-        steps_are_contiguous = False
-    return plan("rows" if steps_are_contiguous else "columns", num_rows, call.steps)
+    return plan("rows" if steps_are_contiguous else "columns", num_rows, call.steps, exchange=scan_primitive.AVAILABLE)
 
 
 @functools.cache
 def _say_that_it_is_slow() -> None:
-    warnings.warn(f"rlscan walks batch-major arrays step by step instead of scanning them, which is slow: {scan_primitive.WHY}", RuntimeWarning, stacklevel=2)
+    warnings.warn(f"rlscan walks rows step by step instead of scanning them, which is slow: {scan_primitive.WHY}", RuntimeWarning, stacklevel=2)
 
 
 @compiled
@@ -70,21 +69,21 @@ def _launches(call: Call, interpret: bool, chosen: Plan, operands: dict[str, jax
         code=code,
         coefficients=kernels.device_function(recurrence.coefficients),
         outputs=kernels.device_function(recurrence.outputs or kernels.identity),
-        beyond=wiring.needs_state_beyond,
         seed=wiring.seed,
         plan=chosen,
         sizes=sizes,
         time=time,
         axes=axes,
         dtype=dtype,
+        fades=call.fades,
+        interpret=interpret,
     )
-    kernel = kernels.rows_kernel if chosen.layout == "rows" else kernels.columns_kernel
 
     def run(which: str, *shapes: jax.ShapeDtypeStruct) -> tuple[jax.Array, ...]:
         call_kernel = pl.pallas_call(
-            functools.partial(kernel, which, special),
+            functools.partial(kernels.scan_kernel, which, special),
             out_shape=shapes,
-            grid=(-(-special.num_rows // chosen.block_rows), chosen.segments),
+            grid=(-(-special.num_rows // chosen.rows), chosen.segments),
             compiler_params=scan_primitive.compiler_params(num_warps=chosen.num_warps),
             interpret=interpret,
             name=f"rlscan_{recurrence.name}_{which}",

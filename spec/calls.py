@@ -43,6 +43,7 @@ class Call:
         time_axis: in `shape`, not negative.
         dtype: that is computed in and returned.
         device: of all arrays; None where it can't be told.
+        fades: no factor of the scan is above 1 or below 0, as the numbers given promise.
     """
 
     wiring: Wiring
@@ -53,6 +54,7 @@ class Call:
     time_axis: int
     dtype: str
     device: Any
+    fades: bool = False
 
     @property
     def recurrence(self) -> Recurrence:
@@ -114,7 +116,9 @@ class _Checker:
         names = frozenset(self.arrays) | frozenset(self.numbers)
         options = frozenset([NEXT_STEP] if self.given.get("autoreset") == "next_step" else [])
         chosen = directed(self.recurrence, bool(self.given.get("reverse", False)))
-        return Call(wire(chosen, names | options, frozenset(self.numbers)), self.arrays, self.numbers, shape, frame_ndim, time_axis, dtype, device)
+        wiring = wire(chosen, names | options, frozenset(self.numbers))
+        fades = chosen.fading is not None and all(0 <= self.numbers.get(name, math.inf) <= 1 for name in chosen.fading)
+        return Call(wiring, self.arrays, self.numbers, shape, frame_ndim, time_axis, dtype, device, fades)
 
     def wrong(self, kind: type[Exception], name: str, what: str) -> Exception:
         return kind(f"{self.recurrence.name}: {name} {what}")

@@ -70,14 +70,17 @@ def then(first_addend: Array, first_factor: Array, second_addend: Array, second_
     return step(second_addend, second_factor, first_addend), factor
 
 
-def then_both(
-    first_before: Array, first_before_factor: Array, first_addend: Array, first_factor: Array,
-    second_before: Array, second_before_factor: Array, second_addend: Array, second_factor: Array,
-) -> tuple[Array, Array, Array, Array]:  # fmt: skip
-    """`then` of two maps, and of the first with all but the last step of the second: the state before the last step."""
-    before, before_factor = then(first_addend, first_factor, second_before, second_before_factor)
-    addend, factor = then(first_addend, first_factor, second_addend, second_factor)
-    return before, before_factor, addend, factor
+def fading_step(addend: Array, factor: Array, state: Array) -> Array:
+    """`step` for fewer operations, where factors lie in [0, 1] or are NaN: the same number comes of it."""
+    return addend + times(factor, state)
+
+
+def fading_then(first_addend: Array, first_factor: Array, second_addend: Array, second_factor: Array) -> tuple[Array, Array]:
+    """`then` likewise."""
+    product = second_factor * first_factor
+    kept = xp.where(product == 0.0, 1.1754943508222875e-38, product)
+    factor = xp.where((first_factor == 0.0) | (second_factor == 0.0), 0.0, kept)
+    return fading_step(second_addend, second_factor, first_addend), factor
 
 
 def skip(addend: Array, factor: Array, valid: Array) -> tuple[Array, Array]:

@@ -7,65 +7,88 @@ import functools
 from typing import Literal
 
 
+WARP = 32
+
+BEFORE_AT_ONCE = 8
+"""Segments of which a position reads the totals before any of them is used."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Tiles of one launch.
+    """Tiles of one launch: rows x positions x steps. A thread has the steps of one position, which are neighbours in time.
 
     Attributes:
-        layout: `rows`: neighbours in memory are neighbours in time, a program scans tiles of rows x steps;
-            `columns`: neighbours in memory are different rows, a program walks through time with a row in each lane.
-        block_rows: rows (lanes) of a program.
-        block_steps: steps of a tile, or steps loaded before the first is used.
-        num_warps: of a program.
-        segments: programs that share a row, each with an equal run of blocks.
-        blocks: of `block_steps` in a segment.
+        layout: `rows`: neighbours in memory are neighbours in time, and so are neighbouring lanes; `columns`: both are different rows.
+        rows: of a program.
+        positions: of a row in a tile.
+        steps: of a position.
+        segments: programs that share a row, each with an equal run of tiles.
+        blocks: tiles of a segment, one after another.
     """
 
     layout: Literal["rows", "columns"]
-    block_rows: int
-    block_steps: int
-    num_warps: int
+    rows: int
+    positions: int
+    steps: int
     segments: int
     blocks: int
+
+    @property
+    def block_steps(self) -> int:
+        """Steps of each row in a tile."""
+        return self.positions * self.steps
+
+    @property
+    def num_warps(self) -> int:
+        return max(1, self.rows * self.positions // WARP)
 
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """Measured choices for one layout.
+    """Measured choices.
 
     Attributes:
-        steps: the most steps of a block.
-        lanes: elements of a tile, or rows side by side.
+        lanes: of a program, where steps are contiguous; some of rows that are several tiles, and some of rows that are one.
+        warps: that are wanted where rows are contiguous, where a warp's lanes are rows: positions are added until there are so many.
+        positions: the fewest and the most of these, where rows are long enough.
         programs: that are wanted; rows are split until there are so many.
         shortest: steps of a segment; shorter ones cost more in reading each other's totals than they gain.
-        segments: the most that share a row, for each reads the totals of those before it one by one.
+        segments: the most that share a row.
     """
 
-    steps: int
-    lanes: int
-    programs: int
+    lanes: tuple[int, int]
+    warps: int
+    positions: tuple[int, int]
+    programs: dict[str, int]
     shortest: int
     segments: int
 
 
-# NVIDIA H200, 2026-11-29, float32 GAE at 4096 x 128 to 8 x 131072 (and V-trace for `steps` of columns: 16 fit GAE as well).
-TUNING = {
-    "rows": Tuning(steps=128, lanes=128, programs=4096, shortest=512, segments=128),
-    "columns": Tuning(steps=8, lanes=32, programs=2048, shortest=32, segments=64),
-}
+# NVIDIA H200, 2026-11-29, float32 GAE at 32768 x 8 to 1 x 4194304 and the other recurrences at 16384 x 512.
+TUNING = Tuning(lanes=(64, 128), warps=2048, positions=(4, 16), programs={"rows": 2048, "columns": 128}, shortest=512, segments=2048)
 
 
 @functools.cache
-def plan(layout: Literal["rows", "columns"], num_rows: int, steps: int) -> Plan:
-    """The plan for `num_rows` rows of `steps` steps."""
-    best = TUNING[layout]
-    block_steps = min(best.steps, max(16 if layout == "rows" else 1, power_of_two(steps)))
-    block_rows = max(1, min(best.lanes // block_steps, power_of_two(num_rows))) if layout == "rows" else best.lanes
-    blocks = -(-steps // block_steps)
-    segments = max(1, min(best.programs // -(-num_rows // block_rows), steps // best.shortest, best.segments))
+def plan(layout: Literal["rows", "columns"], num_rows: int, steps: int, exchange: bool = True) -> Plan:
+    """The plan for `num_rows` rows of `steps` steps; without `exchange`, one in which no position needs to know of another."""
+    if not exchange:
+        each = min(8, power_of_two(steps))
+        return Plan("columns", WARP, 1, each, 1, -(-steps // each))
+    if layout == "rows":
+        # four steps of four bytes are one load
+        each = 4
+        positions = min(WARP, power_of_two(-(-steps // each)))
+        lanes = TUNING.lanes[steps <= positions * each]
+        rows = max(WARP, min(lanes, positions * power_of_two(num_rows))) // positions
+    else:
+        each = min(8, power_of_two(-(-steps // 2)))
+        rows = WARP
+        fewest, most = TUNING.positions
+        positions = min(power_of_two(-(-steps // each)), max(fewest, min(most, power_of_two(TUNING.warps * rows // num_rows))))
+    blocks = -(-steps // (positions * each))
+    segments = max(1, min(TUNING.programs[layout] // -(-num_rows // rows), steps // TUNING.shortest, TUNING.segments))
     per_segment = -(-blocks // segments)
-    # one warp: scans across warps are added up in an order that differs from compiler to compiler
-    return Plan(layout, block_rows, block_steps, 1, -(-blocks // per_segment), per_segment)
+    return Plan(layout, rows, positions, each, -(-blocks // per_segment), per_segment)
 
 
 def power_of_two(n: int) -> int:

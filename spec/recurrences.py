@@ -37,6 +37,7 @@ class Recurrence:
         result: the named tuple's name.
         seed: the argument that is the state beyond the window; 0 if None or not given.
         successor: whether N_t is read at every step, or at cuts only, so that nothing need be given where none is cut.
+        fading: where these arguments are Python numbers in [0, 1], beta lies in [0, 1] at every step, or is NaN; None: it need not.
         extra_taps: parameters that `taps.TAPS` does not know.
     """
 
@@ -54,6 +55,7 @@ class Recurrence:
     seed: str | None = None
     successor: Literal["everywhere", "at cuts"] = "everywhere"
     boundaries: tuple[str, ...] = ()
+    fading: tuple[str, ...] | None = None
     extra_taps: tuple[tuple[str, tuple[Source, ...]], ...] = ()
 
     def __post_init__(self) -> None:
@@ -115,6 +117,7 @@ GAE = Recurrence(
     arguments=_arguments("rewards values", f"{_WINDOW} gamma lam time_axis"),
     formula="δ_t = r_t + [~d_t] g_t N_t - V_t\nA_t = δ_t + [~e_t] g_t l_t A_(t+1),  A_T = 0",
     boundaries=(_ADDED_ONCE,),
+    fading=("gamma", "lam"),
     source="Schulman et al. 2016, arXiv:1506.02438, equation 16",
     result="GAE",
     output_names=("advantages", "returns"),
@@ -139,6 +142,7 @@ VTRACE = Recurrence(
         "The advantage bootstraps from vs_(t+1) inside an episode and from N_t at a truncation and at the window's end.",
         "lam stands in c only.",
     ),
+    fading=("gamma", "lam", "c_bar"),
     source="Espeholt et al. 2018, arXiv:1802.01561, equation 1 and section 4.2",
     result="VTrace",
     output_names=("vs", "pg_advantages"),
@@ -166,6 +170,7 @@ RETRACE = Recurrence(
         "The policy at s'_t (in E_t) and the ratio at s_t are different inputs: one row can't serve as both.",
         "An action of probability 0 is not read.",
     ),
+    fading=("gamma", "lam", "c_bar"),
     source="Munos et al. 2016, arXiv:1606.02647, equations 3 and 4",
     result="Retrace",
     output_names=("targets", "advantages"),
@@ -182,6 +187,7 @@ LAMBDA_RETURNS = Recurrence(
     "G_t = r_t + g_t N_t                            where x_t, or at the last step\n"
     "G_t = r_t + g_t ((1-l_t) N_t + l_t G_(t+1))    else",
     boundaries=("At a cut the whole weight goes to the next value, for any lam (B4).", "With lam = 1 inside an episode N_t is not read."),
+    fading=("gamma", "lam"),
     source="Sutton & Barto 2018, equation 12.20",
     output_names=("returns",),
     output_says=("G_t.",),
@@ -195,6 +201,7 @@ DISCOUNTED_RETURNS = Recurrence(
     arguments=_arguments("rewards values", f"{_WINDOW} gamma time_axis", values=None),
     formula="G_t = r_t                  where d_t\nG_t = r_t + g_t N_t        where x_t\nG_t = r_t + g_t G_(t+1)    else",
     boundaries=("Beyond the window stands G_T = N_(T-1) if a bootstrap was given, else 0 (B4).", "N_t is read at truncations and at the last step only."),
+    fading=("gamma",),
     source="Sutton & Barto 2018, equation 3.9",
     successor="at cuts",
     output_names=("returns",),
@@ -212,6 +219,7 @@ ELIGIBILITY_TRACES = Recurrence(
         "The factor on the edge from t-1 to t is the one that the backward recurrences use on it (B7), so traces are the exact adjoint of backward sums.",
         "initial flows into step 0 as it is: already decayed, and 0 if the step before the window ended an episode.",
     ),
+    fading=("gamma", "lam"),
     source="Sutton & Barto 2018, equation 12.5",
     seed="initial",
     output_names=("traces",),
@@ -227,6 +235,7 @@ EPISODIC_PREFIX_SUM = Recurrence(
     formula="C_t = u_t + [~e_(t-1)] C_(t-1)    with terminated and truncated: a flag says the episode ENDS at t\n"
     "C_t = u_t + [~b_t] C_(t-1)        with starts: a flag says t is the FIRST of its segment",
     boundaries=("The reset shows at the step after the ending one; with starts, at the flagged step (B7).", "initial flows into step 0."),
+    fading=(),
     source="Blelloch 1990, Prefix sums and their applications, section 1.5 (segmented scans)",
     seed="initial",
     output_names=("sums",),
@@ -241,6 +250,7 @@ AFFINE_SCAN = Recurrence(
     arguments=_arguments("addend factor", "initial reverse time_axis"),
     formula="y_t = addend_t + factor_t y_(t-1)    or y_(t+1) with reverse=True",
     boundaries=("A factor of 0 is a hard cut: nothing behind it is read (B6).", "initial is y_(-1), or y_T with reverse=True."),
+    fading=("factor",),
     source="Blelloch 1990, Prefix sums and their applications, section 1.4.1",
     seed="initial",
     output_names=("y",),

@@ -210,6 +210,8 @@ def quick_interpreter() -> Iterator[None]:
         patch.setattr(interpreter, "_get_np_dtype", lambda type_: (scalar_dtype_of if type(type_) is language.dtype else dtype_of)(type_))
         patch.setattr(interpreter.GridExecutor, "__call__", execute_anew)
         patch.setattr(interpreter.ScanOps, "generic_scan", _scan_by_doubling)
+        # every sum of integers would be made twice more, in 64 bits
+        patch.setattr(interpreter.interpreter_builder, "options", dataclasses.replace(interpreter.interpreter_builder.options, sanitize_overflow=False))
         yield
 
 

@@ -32,12 +32,12 @@ each_method = pytest.mark.parametrize("method", ["vectorised", "kernels"])
 
 # Small enough for interpret mode, and yet more than one of everything: programs, segments, blocks, steps of a block.
 TINY = {
-    "batch-major": Plan("rows", block_rows=2, block_steps=4, num_warps=1, segments=2, blocks=2),
-    "time-major": Plan("columns", block_rows=2, block_steps=2, num_warps=1, segments=3, blocks=2),
+    "batch-major": Plan("rows", rows=2, positions=1, steps=4, segments=2, blocks=2),
+    "time-major": Plan("columns", rows=2, positions=2, steps=1, segments=3, blocks=2),
 }
 WHOLE = {
-    "batch-major": Plan("rows", block_rows=2, block_steps=4, num_warps=1, segments=1, blocks=3),
-    "time-major": Plan("columns", block_rows=4, block_steps=2, num_warps=1, segments=1, blocks=6),
+    "batch-major": Plan("rows", rows=2, positions=2, steps=4, segments=1, blocks=2),
+    "time-major": Plan("columns", rows=4, positions=2, steps=2, segments=1, blocks=3),
 }
 TIME_AXIS = {"batch-major": -1, "time-major": 0}
 ROWS, STEPS = 3, 11
@@ -367,7 +367,7 @@ def test_bad_input(change, kind, message):
 @pytest.mark.parametrize(
     ("breakage", "warning"),
     [
-        ("import jax._src.lib.triton as triton; del triton.dialect.ScanOp", "walks batch-major arrays step by step"),
+        ("import jax._src.lib.triton as triton; del triton.dialect.ScanOp", "walks rows step by step"),
         ("sys.modules['jax.experimental.pallas.triton'] = None; jax.default_backend = lambda: 'gpu'", "jax.lax takes their place"),
     ],
     ids=["no scan", "no Pallas for Triton"],

@@ -53,10 +53,10 @@ def prepared_call(recurrence, given, chosen=None):
 
 # Small tiles, so that small problems have several of everything. 13 and 16 steps: an end inside a tile and at its edge.
 PLANS = {
-    "rows": Plan("rows", block_rows=2, block_steps=4, num_warps=1, segments=2, blocks=2),
-    "rows of one tile each": Plan("rows", block_rows=1, block_steps=4, num_warps=1, segments=4, blocks=1),
-    "columns": Plan("columns", block_rows=2, block_steps=2, num_warps=1, segments=2, blocks=4),
-    "columns of one block each": Plan("columns", block_rows=4, block_steps=4, num_warps=1, segments=4, blocks=1),
+    "rows": Plan("rows", rows=1, positions=2, steps=4, segments=2, blocks=1),
+    "rows of several tiles": Plan("rows", rows=2, positions=1, steps=4, segments=2, blocks=2),
+    "columns": Plan("columns", rows=2, positions=2, steps=2, segments=2, blocks=2),
+    "columns of one tile each": Plan("columns", rows=4, positions=4, steps=1, segments=4, blocks=1),
 }
 SPLITS = [
     (recurrence, variant, name, steps)
@@ -94,7 +94,7 @@ def test_a_segment_without_a_valid_step_hands_on_what_it_gets(layout, device):
     np.moveaxis(arguments["valid"], axis, 0)[...] = (np.arange(16) < 2)[:, None] | (np.arange(16) == 14)[:, None]
     problem = Problem("split", "", recurrence, arguments)
     call, prepared = prepared_call(
-        recurrence, tensors(arguments, device), dataclasses.replace(PLANS[layout], segments=4, blocks=4 // PLANS[layout].block_steps)
+        recurrence, tensors(arguments, device), dataclasses.replace(PLANS[layout], positions=1, steps=4, segments=4, blocks=1)
     )
     assert wrong(problem, as_numpy(prepared(call.arrays, call.numbers))) is None
 

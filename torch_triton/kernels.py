@@ -1,7 +1,11 @@
-"""The kernels: one for contiguous steps, one for contiguous rows, for every recurrence.
+"""The kernel, for every recurrence and both layouts.
 
-A kernel knows places and taps (`rlscan.spec.program`), never an operation: alpha, beta and the outputs come from the
+It knows places and taps (`rlscan.spec.program`), never an operation: alpha, beta and the outputs come from the
 coefficient functions it is specialised for. Offsets have 64 bits.
+
+A tile is rows x positions x steps (`rlscan.spec.plan`). Arithmetic is done on lanes: tensors with an element for each position of each row,
+neighbours in time side by side where steps are contiguous, and rows where rows are. What is read at the steps of a position is a tuple of
+such tensors, in the order of the scan. Steps are numbered by q in that order: t = q forward, T-1-q backward.
 """
 
 import functools
@@ -13,6 +17,7 @@ import triton.language as tl
 from rlscan.spec import coefficients as spec
 from rlscan.spec import program
 from rlscan.spec.binding import bind
+from rlscan.spec.plan import BEFORE_AT_ONCE
 from rlscan.torch_triton.mathematics import language
 
 
@@ -22,9 +27,10 @@ def device_function(function):
     return bind(function, language, tl.tensor, triton.jit)
 
 
-then = device_function(spec.then)
-then_both = device_function(spec.then_both)
 step = device_function(spec.step)
+then = device_function(spec.then)
+fading_step = device_function(spec.fading_step)
+fading_then = device_function(spec.fading_then)
 skip = device_function(spec.skip)
 not_a_reset = device_function(spec.not_a_reset)
 nothing_where_invalid = device_function(spec.nothing_where_invalid)
@@ -53,28 +59,17 @@ STRIDE_1 = tl.constexpr(program.STRIDE_1)
 ALL_VALID = tl.constexpr(program.ALL_VALID)
 VALID_GIVEN = tl.constexpr(program.VALID_GIVEN)
 
+# totals of other segments that a position reads at once
+BEFORE = tl.constexpr(BEFORE_AT_ONCE)
+
 
 # whether these are 1, or divisible by 16, is worth no kernel of its own; what matters is in MULTIPLES and STEP_UNIT
 PLAIN = ("num_rows", "step_units", "row_sizes", "strides", "num_actions", "segments", "blocks")
 
 
 @triton.jit
-def lower(first, second):
-    return tl.minimum(first, second)
-
-
-@triton.jit
 def higher(first, second):
     return tl.maximum(first, second)
-
-
-@triton.jit
-def within(row_exists, t, low, high, WHOLE: tl.constexpr):
-    """Which rows have a step t. Where all blocks are whole it is the same for all t: one predicate, not one a step."""
-    if WHOLE:
-        return row_exists
-    else:
-        return row_exists & (t >= low) & (t < high)
 
 
 @triton.jit
@@ -140,38 +135,175 @@ def converted(x, FLAG: tl.constexpr, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def read(i: tl.constexpr, arrays, edges, row_offsets, edge_offsets, places, strides, num_actions, t, nearest, rows, inside, steps,
-         PATTERN: tl.constexpr, ACTION_STRIDES: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, COMPUTE: tl.constexpr):  # fmt: skip
-    """One tap at steps t of these rows, as it is stored; `rows` and `inside` mask what exists."""
-    if AT[i] == NUMBER:
-        return tl.full((), arrays[i], COMPUTE)
-    elif AT[i] == ROW:
-        return tl.load(arrays[i] + row_offsets[i], mask=rows, other=0)
-    elif AT[i] == ACTIONS:
-        start = row_offsets[i] + time_offset(t, places, strides, PATTERN, i)
-        weight_start = edge_offsets[EDGE[i]] + time_offset(t, places, strides, PATTERN, len(arrays) + EDGE[i])
-        total = tl.zeros(inside.shape, COMPUTE)
-        for action in range(num_actions):
-            value = tl.load(arrays[i] + start + strided(action, strides, ACTION_STRIDES[0]), mask=inside, other=0)
-            weight = tl.load(edges[EDGE[i]] + weight_start + strided(action, strides, ACTION_STRIDES[1]), mask=inside, other=0)
-            total = expectation(total, weight.to(COMPUTE), value.to(COMPUTE))
-        return total
+def time(q, steps, BACKWARD: tl.constexpr):
+    """t of the q-th step of the scan."""
+    if BACKWARD:
+        return steps - 1 - q
     else:
-        place = t
-        if AT[i] == NEAREST:
-            place = nearest
-        elif AT[i] == FOLLOWING:
-            place = t + 1
-        elif AT[i] == PRECEDING:
-            place = t - 1
-        stored = inside
-        if AT[i] != STEP:
-            stored = inside & (place >= 0) & (place < steps)
-        x = tl.load(bytes_of(arrays[i]) + (row_offsets[i] + time_offset(place, places, strides, PATTERN, i)), mask=stored, other=0)
-        if EDGE[i] >= 0:
-            edge = tl.load(edges[EDGE[i]] + edge_offsets[EDGE[i]], mask=rows, other=0)
-            x = tl.where(stored, converted(x, FLAG[i], COMPUTE), converted(edge, FLAG[i], COMPUTE))
+        return q
+
+
+@triton.jit
+def in_window(t, steps, rows, ONE_SIDE: tl.constexpr, WHOLE: tl.constexpr, BACKWARD: tl.constexpr):
+    """Which rows have a step t. A tile reaches over the window's far end only, and nowhere where all tiles are whole."""
+    if not ONE_SIDE:
+        return rows & (t >= 0) & (t < steps)
+    elif WHOLE:
+        return rows
+    elif BACKWARD:
+        return rows & (t >= 0)
+    else:
+        return rows & (t < steps)
+
+
+@triton.jit
+def apart(x, BACKWARD: tl.constexpr):
+    """The four columns of a tensor of neighbours in time, in the order of the scan."""
+    even, odd = tl.split(tl.reshape(x, [x.shape[0], 2, 2]))
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    if BACKWARD:
+        return fourth, third, second, first
+    else:
+        return first, second, third, fourth
+
+
+@triton.jit
+def together(x, BACKWARD: tl.constexpr):
+    """What `apart` undoes."""
+    if BACKWARD:
+        pairs = tl.join(tl.join(x[3], x[1]), tl.join(x[2], x[0]))
+    else:
+        pairs = tl.join(tl.join(x[0], x[2]), tl.join(x[1], x[3]))
+    return tl.reshape(pairs, [x[0].shape[0], 4])
+
+
+@triton.jit
+def times(q, steps, CONTIGUOUS: tl.constexpr, STEPS: tl.constexpr, BACKWARD: tl.constexpr):
+    """t of the steps from q on, as tensors that are loaded at once: all of them as they lie in memory, or one by one in the order of the scan."""
+    if CONTIGUOUS and BACKWARD:
+        return ((steps - STEPS - q)[:, None] + tl.arange(0, STEPS)[None, :],)
+    elif CONTIGUOUS:
+        return (q[:, None] + tl.arange(0, STEPS)[None, :],)
+    else:
+        separate = ()
+        for k in tl.static_range(STEPS):
+            separate = separate + (time(q + k, steps, BACKWARD),)
+        return separate
+
+
+@triton.jit
+def beside(ts, ahead):
+    """The times that are `ahead` of these."""
+    moved = ()
+    for i in tl.static_range(len(ts)):
+        moved = moved + (ts[i] + ahead,)
+    return moved
+
+
+@triton.jit
+def stored_at(ts, steps, rows, ONE_SIDE: tl.constexpr, CONTIGUOUS: tl.constexpr, WHOLE: tl.constexpr, BACKWARD: tl.constexpr):
+    """Which of these are there."""
+    stored = ()
+    for i in tl.static_range(len(ts)):
+        stored = stored + (in_window(ts[i], steps, across(rows, CONTIGUOUS), ONE_SIDE, WHOLE, BACKWARD),)
+    return stored
+
+
+@triton.jit
+def across(x, CONTIGUOUS: tl.constexpr):
+    """What lanes have, for what is loaded at once."""
+    if CONTIGUOUS:
+        return x[:, None]
+    else:
         return x
+
+
+@triton.jit
+def pointers(array, row_offset, t, places, strides, PATTERN: tl.constexpr, ARRAY: tl.constexpr, CONTIGUOUS: tl.constexpr):
+    return array + (across(row_offset, CONTIGUOUS) + time_offset(t, places, strides, PATTERN, ARRAY))
+
+
+@triton.jit
+def load(array, row_offset, ts, stored, places, strides, PATTERN: tl.constexpr, ARRAY: tl.constexpr, CONTIGUOUS: tl.constexpr, BACKWARD: tl.constexpr):
+    """What is stored at these times, step by step; 0 outside the window."""
+    loaded = ()
+    for i in tl.static_range(len(ts)):
+        loaded = loaded + (tl.load(pointers(array, row_offset, ts[i], places, strides, PATTERN, ARRAY, CONTIGUOUS), mask=stored[i], other=0),)
+    if CONTIGUOUS:
+        return apart(loaded[0], BACKWARD)
+    else:
+        return loaded
+
+
+@triton.jit
+def store(array, row_offset, x, ts, stored, places, strides, PATTERN: tl.constexpr, ARRAY: tl.constexpr, CONTIGUOUS: tl.constexpr, BACKWARD: tl.constexpr):
+    if CONTIGUOUS:
+        x = (together(x, BACKWARD),)
+    for i in tl.static_range(len(ts)):
+        tl.store(pointers(array, row_offset, ts[i], places, strides, PATTERN, ARRAY, CONTIGUOUS), x[i], mask=stored[i])
+
+
+@triton.jit
+def load_one(array, row_offset, edges, edge_offsets, t, steps, rows, places, strides, PATTERN: tl.constexpr, ARRAY: tl.constexpr,
+             EDGE: tl.constexpr, FLAG: tl.constexpr, COMPUTE: tl.constexpr):  # fmt: skip
+    """What is stored at one time, and the edge outside the window."""
+    stored = in_window(t, steps, rows, False, False, False)
+    x = converted(tl.load(bytes_of(array) + (row_offset + time_offset(t, places, strides, PATTERN, ARRAY)), mask=stored, other=0), FLAG, COMPUTE)
+    if EDGE >= 0:
+        x = tl.where(stored, x, converted(tl.load(edges[EDGE] + edge_offsets[EDGE], mask=rows, other=0), FLAG, COMPUTE))
+    return x
+
+
+@triton.jit
+def filled(x, STEPS: tl.constexpr):
+    """The same at all steps."""
+    same = ()
+    for _ in tl.static_range(STEPS):
+        same = same + (x,)
+    return same
+
+
+@triton.jit
+def load_tile(arrays, row_offsets, q, steps, rows, places, strides, PASS: tl.constexpr, PATTERN: tl.constexpr, AT: tl.constexpr, BEHIND: tl.constexpr,
+              VALID_TAPS: tl.constexpr, CONTIGUOUS: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, BACKWARD: tl.constexpr):  # fmt: skip
+    """What is read at places known beforehand and not in registers anyway, as it is stored: STEPS values for each read, `rows` for the others."""
+    ts = times(q, steps, CONTIGUOUS, STEPS, BACKWARD)
+    stored = stored_at(ts, steps, rows, True, CONTIGUOUS, WHOLE, BACKWARD)
+    loaded = ()
+    for j in tl.static_range(len(arrays)):
+        if BEHIND[j] >= 0 or (PASS == "nearest" and j != VALID_TAPS[0]):
+            loaded = loaded + filled(rows, STEPS)
+        elif AT[j] == STEP:
+            loaded = loaded + load(bytes_of(arrays[j]), row_offsets[j], ts, stored, places, strides, PATTERN, j, CONTIGUOUS, BACKWARD)
+        elif AT[j] == FOLLOWING or AT[j] == PRECEDING:
+            neighbours = beside(ts, 1 if AT[j] == FOLLOWING else -1)
+            known = stored_at(neighbours, steps, rows, False, CONTIGUOUS, WHOLE, BACKWARD)
+            loaded = loaded + load(bytes_of(arrays[j]), row_offsets[j], neighbours, known, places, strides, PATTERN, j, CONTIGUOUS, BACKWARD)
+        else:
+            loaded = loaded + filled(rows, STEPS)
+    return loaded
+
+
+@triton.jit
+def over_actions(values, weights, value_offset, weight_offset, ts, stored, places, strides, num_actions, PATTERN: tl.constexpr,
+                 ACTION_STRIDES: tl.constexpr, VALUES: tl.constexpr, WEIGHTS: tl.constexpr, CONTIGUOUS: tl.constexpr, BACKWARD: tl.constexpr,
+                 COMPUTE: tl.constexpr):  # fmt: skip
+    """The expectation over the actions at these times, step by step."""
+    totals = ()
+    for i in tl.static_range(len(ts)):
+        value_at = pointers(values, value_offset, ts[i], places, strides, PATTERN, VALUES, CONTIGUOUS)
+        weight_at = pointers(weights, weight_offset, ts[i], places, strides, PATTERN, WEIGHTS, CONTIGUOUS)
+        total = tl.zeros(value_at.shape, COMPUTE)
+        for action in range(num_actions):
+            value = tl.load(value_at + strided(action, strides, ACTION_STRIDES[0]), mask=stored[i], other=0)
+            weight = tl.load(weight_at + strided(action, strides, ACTION_STRIDES[1]), mask=stored[i], other=0)
+            total = expectation(total, weight.to(COMPUTE), value.to(COMPUTE))
+        totals = totals + (total,)
+    if CONTIGUOUS:
+        return apart(totals[0], BACKWARD)
+    else:
+        return totals
 
 
 @triton.jit
@@ -204,269 +336,310 @@ def offsets_of(places, strides, PATTERN: tl.constexpr, COUNT: tl.constexpr, FIRS
 
 
 @triton.jit
-def nearest_over_tile(
-    valid_array, offset, places, strides, t, inside, steps, nearest_carry, PATTERN: tl.constexpr, VALID: tl.constexpr, BACKWARD: tl.constexpr
-):
-    """The nearest valid step beside each step of a tile whose steps are on axis 1."""
-    beside = t + 1 if BACKWARD else t - 1
-    stored = inside & (beside >= 0) & (beside < steps)
-    valid = tl.load(valid_array + (offset + time_offset(beside, places, strides, PATTERN, VALID)), mask=stored, other=0) != 0
-    if BACKWARD:
-        found = tl.associative_scan((tl.where(valid, beside, steps),), 1, lower, reverse=True)
-        return tl.minimum(found[0], nearest_carry)
+def taken(x, index, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTIGUOUS: tl.constexpr):
+    """What the positions of `index` have, in each row."""
+    if CONTIGUOUS:
+        # in two axes Triton sees that nothing crosses warps
+        return tl.reshape(tl.gather(tl.reshape(x, [ROWS, POSITIONS]), tl.broadcast_to(index[None, :], [ROWS, POSITIONS]), 1), [ROWS * POSITIONS])
     else:
-        found = tl.associative_scan((tl.where(valid, beside, -1),), 1, higher)
-        return tl.maximum(found[0], nearest_carry)
+        return tl.reshape(tl.gather(tl.reshape(x, [POSITIONS, ROWS]), tl.broadcast_to(index[:, None], [POSITIONS, ROWS]), 0), [ROWS * POSITIONS])
 
 
-@triton.jit(do_not_specialize=PLAIN)
-def rows_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, step_units, row_sizes, strides, num_actions,
-                segments, blocks,
-                PASS: tl.constexpr, PATTERN: tl.constexpr, MULTIPLES: tl.constexpr, STEP_UNIT: tl.constexpr,
-                ACTION_STRIDES: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr,
-                OUTPUTS: tl.constexpr, TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr,
-                BEYOND: tl.constexpr, VALIDITY: tl.constexpr, VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr,
-                IS_NEAREST: tl.constexpr, BACKWARD: tl.constexpr, SEEDED: tl.constexpr, SPLIT: tl.constexpr, COMPUTE: tl.constexpr,
-                BLOCK_ROWS: tl.constexpr, BLOCK_STEPS: tl.constexpr):  # fmt: skip
-    """Tiles of rows x steps, scanned; a carry goes from tile to tile.
+@triton.jit
+def pinned(x, scratch, never):
+    """x, distributed over threads like what is loaded from `scratch`: a load that never happens stops Triton from spreading the layout in which
+    lanes exchange something to all arithmetic that follows."""
+    return tl.load(scratch.to(tl.pointer_type(x.dtype), bitcast=True), mask=never, other=x)
 
-    PASS is "results", or for rows split over programs first "nearest" (each segment's outermost valid step) and "totals"
-    (each segment as one affine map).
-    """
-    NUM: tl.constexpr = len(arrays)
-    steps = step_units * STEP_UNIT
-    scaled = multiplied(strides, MULTIPLES)
-    row = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-    segment = tl.program_id(1)
-    row_exists = (row < num_rows)[:, None]
-    places = coordinates(row[:, None], row_sizes)
-    row_offsets = offsets_of(places, scaled, PATTERN, NUM, 0)
-    edge_offsets = offsets_of(places, scaled, PATTERN, len(edges), NUM)
-    slot = row[:, None] * segments
-    k = tl.arange(0, BLOCK_STEPS)[None, :]
-    far = steps if BACKWARD else -1
 
-    state = tl.zeros([BLOCK_ROWS, 1], COMPUTE)
-    if SEEDED:
-        state = tl.load(seed + row_offset(places, scaled, PATTERN, NUM + len(edges)), mask=row_exists, other=0).to(COMPUTE)
-    nearest_carry = tl.zeros([BLOCK_ROWS, 1], tl.int32) + far
-    if SPLIT and PASS != "nearest":
-        for i in range(segments - 1 - segment if BACKWARD else segment):
-            before = segments - 1 - i if BACKWARD else i
-            if PASS == "results":
-                total_addend = tl.load(totals + (slot + before) * 2, mask=row_exists, other=0)
-                total_factor = tl.load(totals + (slot + before) * 2 + 1, mask=row_exists, other=1)
-                state = step(total_addend, total_factor, state)
-            if IS_NEAREST:
-                end = tl.load(nearest_ends + slot + before, mask=row_exists, other=far)
-                nearest_carry = tl.minimum(nearest_carry, end) if BACKWARD else tl.maximum(nearest_carry, end)
-    addend = tl.zeros([BLOCK_ROWS, 1], COMPUTE)
-    factor = tl.full([BLOCK_ROWS, 1], 1, COMPUTE)
-    edge_of_tile = 0 if BACKWARD else BLOCK_STEPS - 1
-
-    for i in range(blocks):
-        block = segment * blocks + (blocks - 1 - i if BACKWARD else i)
-        t = block * BLOCK_STEPS + k
-        inside = row_exists & (t < steps)
-        if PASS == "nearest":
-            valid = (
-                tl.load(arrays[VALID_TAPS[0]] + (row_offsets[VALID_TAPS[0]] + time_offset(t, places, scaled, PATTERN, VALID_TAPS[0])), mask=inside, other=0)
-                != 0
-            )
-            if BACKWARD:
-                nearest_carry = tl.minimum(nearest_carry, tl.min(tl.where(valid, t, far), 1)[:, None])
-            else:
-                nearest_carry = tl.maximum(nearest_carry, tl.max(tl.where(valid, t, far), 1)[:, None])
+@triton.jit
+def position_before(x, first, position, scratch, never, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTIGUOUS: tl.constexpr):
+    """What the position before each one has, and `first` at a row's first."""
+    if POSITIONS == 1:
+        return first
+    else:
+        before = tl.where(position == 0, first, taken(x, tl.maximum(tl.arange(0, POSITIONS) - 1, 0), ROWS, POSITIONS, CONTIGUOUS))
+        if CONTIGUOUS:
+            return before
         else:
-            nearest = t
-            if IS_NEAREST:
-                nearest = nearest_over_tile(
-                    arrays[VALID_TAPS[0]], row_offsets[VALID_TAPS[0]], places, scaled, t, inside, steps, nearest_carry, PATTERN, VALID_TAPS[0], BACKWARD
-                )
-                nearest_carry = tl.sum(tl.where(k == edge_of_tile, nearest, 0), 1)[:, None]
-            reads = ()
-            for j in tl.static_range(NUM):
-                tap = read(
-                    j,
-                    arrays,
-                    edges,
-                    row_offsets,
-                    edge_offsets,
-                    places,
-                    scaled,
-                    num_actions,
-                    t,
-                    nearest,
-                    row_exists,
-                    inside,
-                    steps,
-                    PATTERN,
-                    ACTION_STRIDES,
-                    AT,
-                    EDGE,
-                    FLAG,
-                    COMPUTE,
-                )
-                reads = reads + (converted(tap, FLAG[j], COMPUTE),)
-            beside = nearest if IS_NEAREST else (t + 1 if BACKWARD else t - 1)
-            outside = (beside < 0) | (beside >= steps)
-            valid = inside
-            if VALIDITY == VALID_GIVEN:
-                valid = inside & reads[VALID_TAPS[0]]
-            elif VALIDITY != ALL_VALID:
-                valid = inside & not_a_reset(*taps(reads, outside, state, state, VALID_TAPS, VALID_CONSTANTS, COMPUTE))
-            alpha, beta = COEFFICIENTS(*taps(reads, outside, state, state, TAPS, CONSTANTS, COMPUTE))
-            alpha, beta = skip(alpha.to(COMPUTE), beta.to(COMPUTE), valid)
-            if BEYOND:
-                nothing, whole = tl.zeros(alpha.shape, COMPUTE), tl.full(alpha.shape, 1, COMPUTE)
-                before, before_factor, scanned, scanned_factor = tl.associative_scan((nothing, whole, alpha, beta), 1, then_both, reverse=BACKWARD)
-            else:
-                scanned, scanned_factor = tl.associative_scan((alpha, beta), 1, then, reverse=BACKWARD)
-            if PASS == "totals":
-                tile_addend = tl.sum(tl.where(k == edge_of_tile, scanned, 0.0), 1)[:, None]
-                tile_factor = tl.sum(tl.where(k == edge_of_tile, scanned_factor, 0.0), 1)[:, None]
-                addend, factor = then(addend, factor, tile_addend, tile_factor)
-            else:
-                states = step(scanned, scanned_factor, state)
-                beyond = states
-                if BEYOND:
-                    beyond = step(before, before_factor, state)
-                results = OUTPUTS(*taps(reads, outside, states, beyond, OUTPUT_TAPS, OUTPUT_CONSTANTS, COMPUTE))
-                if len(outs) == 1:
-                    results = (results,)
-                out_offset = row_offset(places, scaled, PATTERN, NUM + len(edges) + 1) + time_offset(t, places, scaled, PATTERN, NUM + len(edges) + 1)
-                # the last first: where flags and rewards lie differently, Triton 3.4 to 3.6 otherwise use a converted state before it is there
-                for j in tl.static_range(len(outs)):
-                    result = results[len(outs) - 1 - j]
-                    if VALIDITY != ALL_VALID:
-                        result = nothing_where_invalid(result, valid)
-                    tl.store(outs[len(outs) - 1 - j] + out_offset, result, mask=inside)
-                state = tl.sum(tl.where(k == edge_of_tile, states, 0.0), 1)[:, None]
-    if PASS == "totals":
-        tl.store(totals + (slot + segment) * 2, addend, mask=row_exists)
-        tl.store(totals + (slot + segment) * 2 + 1, factor, mask=row_exists)
-    elif PASS == "nearest":
-        tl.store(nearest_ends + slot + segment, nearest_carry, mask=row_exists)
+            return pinned(before, scratch, never)
+
+
+@triton.jit
+def last_position(x, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTIGUOUS: tl.constexpr):
+    """What the last position of the row has, at all of them."""
+    if POSITIONS == 1:
+        return x
+    else:
+        return taken(x, tl.full([POSITIONS], POSITIONS - 1, tl.int32), ROWS, POSITIONS, CONTIGUOUS)
+
+
+@triton.jit
+def movable(x, FLAG: tl.constexpr):
+    """In a dtype that lanes can hand to each other."""
+    if FLAG:
+        return x.to(tl.int32)
+    else:
+        return x
+
+
+@triton.jit
+def either_then(first_addend, first_factor, second_addend, second_factor, FADING: tl.constexpr):
+    if FADING:
+        return fading_then(first_addend, first_factor, second_addend, second_factor)
+    else:
+        return then(first_addend, first_factor, second_addend, second_factor)
+
+
+@triton.jit
+def either_step(addend, factor, state, FADING: tl.constexpr):
+    if FADING:
+        return fading_step(addend, factor, state)
+    else:
+        return step(addend, factor, state)
+
+
+@triton.jit
+def over_positions(addend, factor, position, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTIGUOUS: tl.constexpr, FADING: tl.constexpr):
+    """Each position's map after those of all before it in its row."""
+    if POSITIONS == 1:
+        return addend, factor
+    elif CONTIGUOUS:
+        addend, factor = tl.reshape(addend, [ROWS, POSITIONS]), tl.reshape(factor, [ROWS, POSITIONS])
+        if FADING:
+            addend, factor = tl.associative_scan((addend, factor), 1, fading_then)
+        else:
+            addend, factor = tl.associative_scan((addend, factor), 1, then)
+        return tl.reshape(addend, [ROWS * POSITIONS]), tl.reshape(factor, [ROWS * POSITIONS])
+    else:
+        # by doubling, for here positions are warps: a scan across warps is added up in an order that differs from compiler to compiler
+        for i in tl.static_range(5):
+            if (1 << i) < POSITIONS:
+                source = tl.maximum(tl.arange(0, POSITIONS) - (1 << i), 0)
+                there = position >= (1 << i)
+                before_addend = tl.where(there, taken(addend, source, ROWS, POSITIONS, CONTIGUOUS), 0.0)
+                before_factor = tl.where(there, taken(factor, source, ROWS, POSITIONS, CONTIGUOUS), 1.0)
+                addend, factor = either_then(before_addend, before_factor, addend, factor, FADING)
+        return addend, factor
+
+
+@triton.jit
+def highest_over_positions(x, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTIGUOUS: tl.constexpr):
+    """For each position, the highest of its row up to it."""
+    if POSITIONS == 1:
+        return x
+    elif CONTIGUOUS:
+        return tl.reshape(tl.associative_scan(tl.reshape(x, [ROWS, POSITIONS]), 1, higher), [ROWS * POSITIONS])
+    else:
+        return tl.reshape(tl.associative_scan(tl.reshape(x, [POSITIONS, ROWS]), 0, higher), [ROWS * POSITIONS])
 
 
 @triton.jit(do_not_specialize=PLAIN)
-def columns_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, step_units, row_sizes, strides, num_actions,
-                   segments, blocks,
-                   PASS: tl.constexpr, PATTERN: tl.constexpr, MULTIPLES: tl.constexpr, STEP_UNIT: tl.constexpr,
-                   ACTION_STRIDES: tl.constexpr, AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr,
-                   OUTPUTS: tl.constexpr, TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr,
-                   BEYOND: tl.constexpr, VALIDITY: tl.constexpr, VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, IS_NEAREST: tl.constexpr,
-                   BACKWARD: tl.constexpr, SEEDED: tl.constexpr, SPLIT: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_ROWS: tl.constexpr,
-                   BLOCK_STEPS: tl.constexpr):  # fmt: skip
-    """A row in each lane, walked step by step; BLOCK_STEPS steps are loaded before the first is used.
+def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, step_units, row_sizes, strides, num_actions, segments, blocks,
+                PASS: tl.constexpr, PATTERN: tl.constexpr, MULTIPLES: tl.constexpr, STEP_UNIT: tl.constexpr, ACTION_STRIDES: tl.constexpr,
+                AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.constexpr,
+                TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr, VALIDITY: tl.constexpr,
+                VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, IS_NEAREST: tl.constexpr, BACKWARD: tl.constexpr, SEEDED: tl.constexpr,
+                FADING: tl.constexpr, COMPUTE: tl.constexpr, CONTIGUOUS: tl.constexpr, BLOCK_ROWS: tl.constexpr, POSITIONS: tl.constexpr,
+                STEPS: tl.constexpr, WHOLE: tl.constexpr, ALL_ROWS: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr):  # fmt: skip
+    """Rows scanned tile by tile; a carry goes from tile to tile.
 
-    What trails the scan is carried in registers instead of being loaded again. PASS is as in `rows_kernel`.
+    PASS is "results", or for rows split over programs first "nearest" (each segment's last valid step) and "totals" (each segment as one
+    affine map). AHEAD: the next tile is loaded before this one is scanned.
     """
     NUM: tl.constexpr = len(arrays)
+    LANES: tl.constexpr = BLOCK_ROWS * POSITIONS
+    TILE: tl.constexpr = POSITIONS * STEPS
     steps = step_units * STEP_UNIT
     scaled = multiplied(strides, MULTIPLES)
-    WHOLE: tl.constexpr = STEP_UNIT % BLOCK_STEPS == 0
-    row = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     segment = tl.program_id(1)
-    row_exists = row < num_rows
+    first_row = tl.program_id(0).to(tl.int64) * BLOCK_ROWS
+    lane = tl.arange(0, LANES)
+    position = lane % POSITIONS if CONTIGUOUS else lane // BLOCK_ROWS
+    row = first_row + (lane // POSITIONS if CONTIGUOUS else lane % BLOCK_ROWS)
+    rows = (row < num_rows) | ALL_ROWS
     places = coordinates(row, row_sizes)
     row_offsets = offsets_of(places, scaled, PATTERN, NUM, 0)
     edge_offsets = offsets_of(places, scaled, PATTERN, len(edges), NUM)
-    out_offset = row_offset(places, scaled, PATTERN, NUM + len(edges) + 1)
     slot = row * segments
-    low = segment * blocks * BLOCK_STEPS
-    high = tl.minimum(steps, low + blocks * BLOCK_STEPS)
-    first = high - 1 if BACKWARD else low
-    far = steps if BACKWARD else -1
+    factors = tl.cast(num_rows, tl.int64) * segments
+    nothing = tl.zeros([LANES], COMPUTE)
+    scratch = outs[0] + lane
+    never = (lane < 0) | (num_rows < 0)
 
-    state = tl.zeros([BLOCK_ROWS], COMPUTE)
+    out_offset = row_offset(places, scaled, PATTERN, NUM + len(edges) + 1)
+
+    state = nothing
     if SEEDED:
-        state = tl.load(seed + row_offset(places, scaled, PATTERN, NUM + len(edges)), mask=row_exists, other=0).to(COMPUTE)
-    nearest = tl.zeros([BLOCK_ROWS], tl.int32) + far
+        state += tl.load(seed + row_offset(places, scaled, PATTERN, NUM + len(edges)), mask=rows, other=0).to(COMPUTE)
+    nearest_before = tl.zeros([LANES], tl.int32) - 1
     if SPLIT and PASS != "nearest":
-        for i in range(segments - 1 - segment if BACKWARD else segment):
-            before = segments - 1 - i if BACKWARD else i
+        for group in range((segment + POSITIONS * BEFORE - 1) // (POSITIONS * BEFORE)):
+            before_addend = nothing
+            before_factor = nothing + 1
+            before_end = nearest_before
+            for k in tl.static_range(BEFORE):
+                other = (group * POSITIONS + position) * BEFORE + k
+                there = rows & (other < segment)
+                if PASS == "results":
+                    other_addend = tl.load(totals + slot + other, mask=there, other=0)
+                    other_factor = tl.load(totals + factors + slot + other, mask=there, other=1)
+                    before_addend, before_factor = either_then(before_addend, before_factor, other_addend, other_factor, FADING)
+                if IS_NEAREST:
+                    before_end = tl.maximum(before_end, tl.load(nearest_ends + slot + other, mask=there, other=-1))
             if PASS == "results":
-                total_addend = tl.load(totals + (slot + before) * 2, mask=row_exists, other=0)
-                total_factor = tl.load(totals + (slot + before) * 2 + 1, mask=row_exists, other=1)
-                state = step(total_addend, total_factor, state)
+                before_addend, before_factor = over_positions(before_addend, before_factor, position, BLOCK_ROWS, POSITIONS, CONTIGUOUS, FADING)
+                state = last_position(either_step(before_addend, before_factor, state, FADING), BLOCK_ROWS, POSITIONS, CONTIGUOUS)
             if IS_NEAREST:
-                end = tl.load(nearest_ends + slot + before, mask=row_exists, other=far)
-                nearest = tl.minimum(nearest, end) if BACKWARD else tl.maximum(nearest, end)
-    addend = tl.zeros([BLOCK_ROWS], COMPUTE)
-    factor = tl.full([BLOCK_ROWS], 1, COMPUTE)
-    outside = nearest == far
-    # what each trailing read holds at the segment's first step; other reads have nothing to carry
-    carried = ()
-    for j in tl.static_range(NUM):
-        if BEHIND[j] >= 0 and PASS != "nearest":
-            tap = read(
-                j, arrays, edges, row_offsets, edge_offsets, places, scaled, num_actions, first, nearest, row_exists, row_exists,
-                steps, PATTERN, ACTION_STRIDES, AT, EDGE, FLAG, COMPUTE,
-            )  # fmt: skip
-            carried = carried + (converted(tap, FLAG[j], COMPUTE),)
-        else:
-            carried = carried + (row_exists,)
+                nearest_before = last_position(highest_over_positions(before_end, BLOCK_ROWS, POSITIONS, CONTIGUOUS), BLOCK_ROWS, POSITIONS, CONTIGUOUS)
+    total_addend = nothing
+    total_factor = nothing + 1
 
-    for i in range((high - low + BLOCK_STEPS - 1) // BLOCK_STEPS):
-        loaded = ()
-        for k in tl.static_range(BLOCK_STEPS):
-            t = first - i * BLOCK_STEPS - k if BACKWARD else first + i * BLOCK_STEPS + k
-            inside = within(row_exists, t, low, high, WHOLE)
+    q = segment * blocks * TILE
+    # numbers, what has no time, and what a read that trails the scan holds before the first step
+    fixed = ()
+    trailing = ()
+    for j in tl.static_range(NUM):
+        if AT[j] == NUMBER:
+            fixed = fixed + (tl.full((), arrays[j], COMPUTE),)
+        elif AT[j] == ROW:
+            fixed = fixed + (converted(tl.load(arrays[j] + row_offsets[j], mask=rows, other=0), FLAG[j], COMPUTE),)
+        else:
+            fixed = fixed + (rows,)
+        if BEHIND[j] >= 0 and AT[j] != NEAREST and PASS != "nearest":
+            trailing = trailing + (movable(load_one(arrays[j], row_offsets[j], edges, edge_offsets, time(q - 1, steps, BACKWARD), steps, rows, places, scaled,
+                                                    PATTERN, j, EDGE[j], FLAG[j], COMPUTE), FLAG[j]),)  # fmt: skip
+        else:
+            trailing = trailing + (rows,)
+
+    first = q + position * STEPS
+    if AHEAD:
+        ahead = load_tile(arrays, row_offsets, first, steps, rows, places, scaled, PASS, PATTERN, AT, BEHIND, VALID_TAPS, CONTIGUOUS, STEPS, WHOLE, BACKWARD)
+    for block in range(blocks):
+        if AHEAD:
+            loaded = ahead
+            ahead = load_tile(arrays, row_offsets, first + TILE, steps, rows & (block + 1 < blocks), places, scaled, PASS, PATTERN, AT, BEHIND, VALID_TAPS,
+                              CONTIGUOUS, STEPS, WHOLE, BACKWARD)  # fmt: skip
+        else:
+            loaded = load_tile(arrays, row_offsets, first, steps, rows, places, scaled, PASS, PATTERN, AT, BEHIND, VALID_TAPS, CONTIGUOUS, STEPS, WHOLE,
+                               BACKWARD)  # fmt: skip
+        ts = times(first, steps, CONTIGUOUS, STEPS, BACKWARD)
+        stored = stored_at(ts, steps, rows, True, CONTIGUOUS, WHOLE, BACKWARD)
+        insides = ()
+        for k in tl.static_range(STEPS):
+            insides = insides + (in_window(time(first + k, steps, BACKWARD), steps, rows, True, WHOLE, BACKWARD),)
+        nearest = nearest_before
+        if IS_NEAREST:
+            found = tl.zeros([LANES], tl.int32) - 1
+            for k in tl.static_range(STEPS):
+                found = tl.where(insides[k] & (loaded[VALID_TAPS[0] * STEPS + k] != 0), first + k, found)
+            found = highest_over_positions(found, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
+            nearest = tl.maximum(position_before(found, nearest_before, position, scratch, never, BLOCK_ROWS, POSITIONS, CONTIGUOUS), nearest_before)
+            nearest_before = tl.maximum(last_position(found, BLOCK_ROWS, POSITIONS, CONTIGUOUS), nearest_before)
+        if PASS != "nearest":
+            # what is read at each step, where it is not as it was loaded
+            carried = ()
+            expected = ()
+            beyond_tile = ()
             for j in tl.static_range(NUM):
-                if BEHIND[j] >= 0 or (PASS == "nearest" and j != VALID_TAPS[0]):
-                    loaded = loaded + (inside,)
+                if AT[j] == ACTIONS:
+                    expected = expected + over_actions(arrays[j], edges[EDGE[j]], row_offsets[j], edge_offsets[EDGE[j]], ts, stored, places, scaled,
+                                                       num_actions, PATTERN, ACTION_STRIDES, j, NUM + EDGE[j], CONTIGUOUS, BACKWARD, COMPUTE)  # fmt: skip
                 else:
-                    loaded = loaded + (read(j, arrays, edges, row_offsets, edge_offsets, places, scaled, num_actions, t, t, row_exists, inside,
-                                            steps, PATTERN, ACTION_STRIDES, AT, EDGE, FLAG, COMPUTE),)  # fmt: skip
-        for k in tl.static_range(BLOCK_STEPS):
-            t = first - i * BLOCK_STEPS - k if BACKWARD else first + i * BLOCK_STEPS + k
-            valid = within(row_exists, t, low, high, WHOLE)
-            if PASS == "nearest":
-                valid = valid & (loaded[k * NUM + VALID_TAPS[0]] != 0)
-                nearest = tl.where(valid, t, nearest)
-            else:
-                inside = valid
-                reads = ()
+                    expected = expected + filled(rows, STEPS)
+                if BEHIND[j] < 0:
+                    carried = carried + (rows,)
+                    beyond_tile = beyond_tile + (trailing[j],)
+                elif AT[j] == NEAREST:
+                    carried = carried + (load_one(arrays[j], row_offsets[j], edges, edge_offsets, time(nearest, steps, BACKWARD), steps, rows, places, scaled,
+                                                  PATTERN, j, EDGE[j], FLAG[j], COMPUTE),)  # fmt: skip
+                    beyond_tile = beyond_tile + (trailing[j],)
+                else:
+                    last = movable(converted(loaded[BEHIND[j] * STEPS + STEPS - 1], FLAG[j], COMPUTE), FLAG[j])
+                    carried = carried + (converted(position_before(last, trailing[j], position, scratch, never, BLOCK_ROWS, POSITIONS, CONTIGUOUS), FLAG[j], COMPUTE),)
+                    beyond_tile = beyond_tile + (last_position(last, BLOCK_ROWS, POSITIONS, CONTIGUOUS),)
+            trailing = beyond_tile
+
+            reads = ()
+            maps = ()
+            valids = ()
+            outsides = ()
+            for k in tl.static_range(STEPS):
+                here = ()
                 for j in tl.static_range(NUM):
-                    if BEHIND[j] >= 0:
-                        reads = reads + (carried[j],)
+                    if AT[j] == NUMBER or AT[j] == ROW:
+                        here = here + (fixed[j],)
+                    elif AT[j] == ACTIONS:
+                        here = here + (expected[j * STEPS + k],)
+                    elif BEHIND[j] >= 0:
+                        here = here + (carried[j],)
+                    elif EDGE[j] >= 0:
+                        place = time(first + k, steps, BACKWARD) + (1 if AT[j] == FOLLOWING else -1)
+                        edge = converted(tl.load(edges[EDGE[j]] + edge_offsets[EDGE[j]], mask=rows, other=0), FLAG[j], COMPUTE)
+                        here = here + (tl.where((place >= 0) & (place < steps), converted(loaded[j * STEPS + k], FLAG[j], COMPUTE), edge),)
                     else:
-                        reads = reads + (converted(loaded[k * NUM + j], FLAG[j], COMPUTE),)
+                        here = here + (converted(loaded[j * STEPS + k], FLAG[j], COMPUTE),)
+                outside = nearest == -1 if IS_NEAREST else first + k == 0
+                valid = insides[k]
                 if VALIDITY == VALID_GIVEN:
-                    valid = inside & reads[VALID_TAPS[0]]
+                    valid = valid & here[VALID_TAPS[0]]
                 elif VALIDITY != ALL_VALID:
-                    valid = inside & not_a_reset(*taps(reads, outside, state, state, VALID_TAPS, VALID_CONSTANTS, COMPUTE))
-                if VALIDITY != VALID_GIVEN:
-                    outside = row_exists & (t == (steps - 1 if BACKWARD else 0))
-                alpha, beta = COEFFICIENTS(*taps(reads, outside, state, state, TAPS, CONSTANTS, COMPUTE))
+                    valid = valid & not_a_reset(*taps(here, outside, state, state, VALID_TAPS, VALID_CONSTANTS, COMPUTE))
+                alpha, beta = COEFFICIENTS(*taps(here, outside, state, state, TAPS, CONSTANTS, COMPUTE))
                 alpha, beta = skip(alpha.to(COMPUTE), beta.to(COMPUTE), valid)
-                if PASS == "totals":
-                    addend, factor = then(addend, factor, alpha, beta)
-                else:
-                    beyond = state
-                    state = step(alpha, beta, state)
-                    results = OUTPUTS(*taps(reads, outside, state, beyond, OUTPUT_TAPS, OUTPUT_CONSTANTS, COMPUTE))
-                    if len(outs) == 1:
-                        results = (results,)
-                    for j in tl.static_range(len(outs)):
-                        result = results[j]
-                        if VALIDITY != ALL_VALID:
-                            result = nothing_where_invalid(result, valid)
-                        tl.store(outs[j] + (out_offset + time_offset(t, places, scaled, PATTERN, NUM + len(edges) + 1)), result, mask=inside)
-                if VALIDITY == VALID_GIVEN:
-                    outside = outside & (valid == 0)
+                maps = maps + (alpha, beta)
+                reads = reads + here
+                valids = valids + (valid,)
+                outsides = outsides + (outside,)
                 now = ()
                 for j in tl.static_range(NUM):
                     if BEHIND[j] < 0:
-                        now = now + (carried[j],)
+                        now = now + (rows,)
                     elif AT[j] == NEAREST:
-                        now = now + (tl.where(valid, reads[BEHIND[j]], carried[j]),)
+                        now = now + (tl.where(valid, here[BEHIND[j]], carried[j]),)
                     else:
-                        now = now + (reads[BEHIND[j]],)
+                        now = now + (here[BEHIND[j]],)
                 carried = now
+                if IS_NEAREST:
+                    nearest = tl.where(valid, first + k, nearest)
+
+            # the steps of each position as one map, then what comes before them
+            addend = maps[0]
+            factor = maps[1]
+            for k in tl.static_range(1, STEPS):
+                addend, factor = either_then(addend, factor, maps[2 * k], maps[2 * k + 1], FADING)
+            addend, factor = over_positions(addend, factor, position, BLOCK_ROWS, POSITIONS, CONTIGUOUS, FADING)
+            if PASS == "totals":
+                total_addend, total_factor = either_then(total_addend, total_factor, last_position(addend, BLOCK_ROWS, POSITIONS, CONTIGUOUS),
+                                                         last_position(factor, BLOCK_ROWS, POSITIONS, CONTIGUOUS), FADING)  # fmt: skip
+            else:
+                now_state = position_before(either_step(addend, factor, state, FADING), state, position, scratch, never, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
+                results = ()
+                for k in tl.static_range(STEPS):
+                    beyond = now_state
+                    now_state = either_step(maps[2 * k], maps[2 * k + 1], now_state, FADING)
+                    here = ()
+                    for j in tl.static_range(NUM):
+                        here = here + (reads[k * NUM + j],)
+                    made = OUTPUTS(*taps(here, outsides[k], now_state, beyond, OUTPUT_TAPS, OUTPUT_CONSTANTS, COMPUTE))
+                    if len(outs) == 1:
+                        made = (made,)
+                    for j in tl.static_range(len(outs)):
+                        result = made[j]
+                        if VALIDITY != ALL_VALID:
+                            result = nothing_where_invalid(result, valids[k])
+                        results = results + (result,)
+                state = last_position(now_state, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
+                # the last first: where flags and rewards lie differently, Triton 3.4 to 3.6 otherwise use a converted state before it is there
+                for n in tl.static_range(len(outs)):
+                    column = ()
+                    for k in tl.static_range(STEPS):
+                        column = column + (results[k * len(outs) + len(outs) - 1 - n],)
+                    store(outs[len(outs) - 1 - n], out_offset, column, ts, stored, places, scaled, PATTERN, NUM + len(edges) + 1, CONTIGUOUS, BACKWARD)
+        first += TILE
+    # the same from all positions
     if PASS == "totals":
-        tl.store(totals + (slot + segment) * 2, addend, mask=row_exists)
-        tl.store(totals + (slot + segment) * 2 + 1, factor, mask=row_exists)
+        tl.store(totals + slot + segment, total_addend, mask=rows)
+        tl.store(totals + factors + slot + segment, total_factor, mask=rows)
     elif PASS == "nearest":
-        tl.store(nearest_ends + slot + segment, nearest, mask=row_exists)
+        tl.store(nearest_ends + slot + segment, nearest_before, mask=rows)

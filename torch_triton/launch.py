@@ -58,7 +58,7 @@ class Prepared:
             return
         place = geometry(call, {name: (tuple(array.shape), array.stride()) for name, array in call.arrays.items()}, like.stride())
         chosen = chosen or plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps)
-        self.totals = (place.num_rows, chosen.segments, 2) if chosen.segments > 1 else None
+        self.totals = (2, place.num_rows, chosen.segments) if chosen.segments > 1 else None
         self.nearest_ends = (place.num_rows, chosen.segments) if chosen.segments > 1 and code.nearest else None
         self.launches = _launches(call, code, place, chosen)
 
@@ -148,23 +148,27 @@ def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[
         "CONSTANTS": code.coefficient_constants,
         "OUTPUT_TAPS": code.output_taps,
         "OUTPUT_CONSTANTS": code.output_constants,
-        "BEYOND": call.wiring.needs_state_beyond,
         "VALIDITY": code.validity,
         "VALID_TAPS": code.valid_taps,
         "VALID_CONSTANTS": code.valid_constants,
         "IS_NEAREST": code.nearest,
         "BACKWARD": code.backward,
         "SEEDED": call.wiring.seed is not None,
-        "SPLIT": chosen.segments > 1,
+        "FADING": call.fades,
         "COMPUTE": kernels.COMPUTE[DTYPES[call.dtype]],
-        "BLOCK_ROWS": chosen.block_rows,
-        "BLOCK_STEPS": chosen.block_steps,
+        "CONTIGUOUS": chosen.layout == "rows",
+        "BLOCK_ROWS": chosen.rows,
+        "POSITIONS": chosen.positions,
+        "STEPS": chosen.steps,
+        "WHOLE": place.steps % chosen.block_steps == 0,
+        "ALL_ROWS": place.num_rows % chosen.rows == 0,
+        "SPLIT": chosen.segments > 1,
+        "AHEAD": chosen.blocks > 1,
     }
     # contraction would round differently from JAX's pipeline, which never contracts
     options = {"num_warps": chosen.num_warps, "num_stages": 1, "enable_fp_fusion": False}
-    kernel = kernels.rows_kernel if chosen.layout == "rows" else kernels.columns_kernel
-    grid = (-(-place.num_rows // chosen.block_rows), chosen.segments)
-    return [Launch(kernel, grid, sizes, {"PASS": name, **constants}, options) for name in passes]
+    grid = (-(-place.num_rows // chosen.rows), chosen.segments)
+    return [Launch(kernels.scan_kernel, grid, sizes, {"PASS": name, **constants}, options) for name in passes]
 
 
 def _number(x: float | None) -> float:

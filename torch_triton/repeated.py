@@ -42,7 +42,7 @@ def key_of(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, .
         elif (kind is float or kind is int) and argument.shape != "option":
             if not argument.allows(x) or abs(x) > LARGEST:
                 return None
-            key.append(float)
+            key.append(x <= 1)  # whether factors fade
         elif x is None or kind is int or kind is str or kind is bool:
             key += (kind, x)  # True is no 1 here
         else:
