@@ -86,7 +86,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     kernels = commands.add_parser(
         "kernels",
         help="write what the compiled kernels take",
-        description="Compiles the Triton kernels for an H200, which need not be there, and writes their registers, instructions and memory accesses. "
+        description="Compiles the kernels of both backends for an H200, which need not be there, and writes their registers, instructions and memory accesses. "
         "Exit code 1, and nothing is written, where a rule is broken that was not, or further than it was.",
     )
     kernels.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the data is out of date")
@@ -276,20 +276,21 @@ def _docs(options: argparse.Namespace) -> int:
 
 
 def _kernels(options: argparse.Namespace) -> int:
-    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("triton") is None:
-        print("the kernels need torch and triton: pip install 'rlscan[torch]' triton", file=sys.stderr)
+    if missing := [name for name in ("torch", "triton", "jax") if importlib.util.find_spec(name) is None]:
+        print(f"the kernels of both backends are compiled, by Triton, and there is no {' and no '.join(missing)}", file=sys.stderr)
         return 1
     from rlscan.crosscheck import footprint
 
     with _progress(len(footprint.BUILDS)) as progress:
         now = footprint.as_json(footprint.measure_all(progress=progress))
-    before = footprint.stored() if footprint.DATA.is_file() else {"triton": now["triton"], "kernels": {}, "shortfalls": {}}
-    print("\n".join(footprint.differences(before, now)) or "nothing has changed")
+    before = footprint.stored() if footprint.DATA.is_file() else {"versions": {}, "kernels": {}, "shortfalls": {}}
+    differences = footprint.differences(before, now)
+    print("\n".join(differences) or "nothing has changed")
     if worse := footprint.worse(before, now):
         print("\nrules that are broken, or further than they were:", *worse, sep="\n", file=sys.stderr)
     if options.check:
-        # another Triton's figures are others
-        return int(bool(worse) or (before["triton"] == now["triton"] and before != now))
+        # figures of other versions are others
+        return int(bool(worse or (differences and before["versions"] == now["versions"])))
     if worse and not options.accept:
         print("\nnothing is written; --accept makes these known shortfalls", file=sys.stderr)
         return 1
