@@ -172,19 +172,19 @@ def _footprint(name: str, compiled: Any, tile: tuple[int, int], labels: tuple[st
 
 def measure_all(builds: Iterable[Build] = BUILDS, progress: Callable[[str], None] = lambda _: None) -> dict[str, Measured]:
     """By the builds' names."""
-    builds = tuple(builds)
-    # another process each: this one's Triton may be its interpreter, and torch and LLVM do not fork
-    interpreted = os.environ.pop("TRITON_INTERPRET", None)
-    try:
-        with concurrent.futures.ProcessPoolExecutor(min(os.cpu_count() or 1, 8), multiprocessing.get_context("spawn")) as pool:
-            measured = {}
-            for build, found in zip(builds, pool.map(measure, builds), strict=True):
-                progress(str(build))
-                measured[str(build)] = found
-    finally:
-        if interpreted is not None:
-            os.environ["TRITON_INTERPRET"] = interpreted
+    builds, measured = tuple(builds), {}
+    # not by forks, which neither torch nor LLVM survives
+    with concurrent.futures.ProcessPoolExecutor(min(os.cpu_count() or 1, 8), multiprocessing.get_context("spawn"), _compile_only) as pool:
+        for build, found in zip(builds, pool.map(measure, builds), strict=True):
+            progress(str(build))
+            measured[str(build)] = found
     return measured
+
+
+def _compile_only() -> None:
+    """Before Triton and JAX are imported: the one is to be no interpreter, and the other to leave a GPU alone."""
+    os.environ.pop("TRITON_INTERPRET", None)
+    os.environ["JAX_PLATFORMS"] = "cpu"
 
 
 # The rules.
