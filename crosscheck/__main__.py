@@ -71,9 +71,10 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     bench.add_argument("--baselines", action=argparse.BooleanOptionalAction, default=True)
     bench.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that compile before anything is timed")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write what was found, row after row")
+    bench.add_argument("--ratios", type=Path, metavar="FILE", help="put what was found there for this device, for `pytest -m perf`")
     bench.set_defaults(command=_bench)
 
-    report = commands.add_parser("report", help="render the JSON of a run as a Markdown page")
+    report = commands.add_parser("report", help="render the JSON of a run, or of a benchmark, as a Markdown page and its plots")
     report.add_argument("json", type=Path, metavar="FILE.json")
     report.add_argument("--to", type=Path, metavar="FILE.md", help="default: standard output")
     report.set_defaults(command=_report)
@@ -182,7 +183,7 @@ def _in_processes(options: argparse.Namespace, header: dict[str, Any], progress:
 def _bench(options: argparse.Namespace) -> int:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     with tempfile.TemporaryDirectory() as name:
-        from rlscan.crosscheck import bench, bench_report
+        from rlscan.crosscheck import bench, bench_report, ratios
 
         folder = Path(name)
         bench.use_caches(folder)
@@ -197,6 +198,8 @@ def _bench(options: argparse.Namespace) -> int:
             for _ in bench.run(plan, found, options.jobs, folder, progress):
                 if options.json:
                     options.json.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
+    if options.ratios:
+        ratios.store(found, options.ratios)
     bench_report.show(found)
     return 1 if any(row.implementation == "rlscan" and row.failure for row in found.rows) else 0
 
@@ -251,14 +254,13 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from rlscan.crosscheck.compare import Report
-    from rlscan.crosscheck.report import page
+    from rlscan.crosscheck.pages import rendered
 
-    text = page(Report.from_json(json.loads(options.json.read_text(encoding="utf-8"))))
-    if options.to:
-        options.to.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
+    for name, text in rendered(options.json, options.to.stem if options.to else options.json.stem).items():
+        if options.to:
+            (options.to.parent / name).write_text(text, encoding="utf-8")
+        elif name.endswith(".md"):
+            print(text, end="")
     return 0
 
 
