@@ -71,6 +71,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     bench.add_argument("--baselines", action=argparse.BooleanOptionalAction, default=True)
     bench.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that compile before anything is timed")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write what was found, row after row")
+    bench.add_argument("--add", action="store_true", help="keep what FILE has already, and measure what it has not")
     bench.add_argument("--ratios", type=Path, metavar="FILE", help="put what was found there for this device, for `pytest -m perf`")
     bench.set_defaults(command=_bench)
 
@@ -193,7 +194,14 @@ def _bench(options: argparse.Namespace) -> int:
             print("there is nothing to time: pip install 'rlscan[torch]' or 'rlscan[jax]', or choose other groups", file=sys.stderr)
             return 1
         date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-        found = bench.Found(bench.header(device, _words(options), date), skipped=plan.skipped)
+        header = bench.header(device, _words(options), date)
+        found = bench.Found(header, skipped=plan.skipped)
+        if options.add and options.json and options.json.exists():
+            try:
+                found = bench.Found.from_json(json.loads(options.json.read_text(encoding="utf-8"))).continued(header, plan.skipped)
+            except ValueError as error:
+                print(f"can't add to {options.json}: it {error}", file=sys.stderr)
+                return 1
         with _progress(plan.work(options.jobs)) as progress:
             for _ in bench.run(plan, found, options.jobs, folder, progress):
                 if options.json:

@@ -135,6 +135,13 @@ class Found:
     def as_json(self) -> dict[str, Any]:
         return {"kind": KIND, **dataclasses.asdict(self)}
 
+    def continued(self, header: dict[str, Any], skipped: dict[str, str]) -> Found:
+        """To be added to by another run; a `ValueError` if that is not made with the same, and in the same place."""
+        for name in ("device", "driver", "cpu", "versions"):
+            if self.header[name] != header[name]:
+                raise ValueError(f"was made with {name} {self.header[name]}, and this is {header[name]}")
+        return dataclasses.replace(self, header=self.header | {"command": f"{self.header['command']}; {header['command']}"}, skipped=self.skipped | skipped)
+
     @staticmethod
     def from_json(data: dict[str, Any]) -> Found:
         rows, calls = [Row(**row) for row in data["rows"]], [HostCall(**call) for call in data["calls"]]
@@ -465,19 +472,23 @@ def baseline_entries(every: Sequence[Baseline], shapes: Sequence[tuple[int, int]
 
 
 def run(wanted: Plan, found: Found, jobs: int, folder: Path, progress: Callable[[str], None]) -> Iterator[None]:
-    """Fills `found`, and hands over after each part of it."""
+    """Adds to `found` what it has not, and hands over before it begins and after each part."""
+    yield
+    have = {row.key for row in found.rows}
+    missing = [entry for entry in wanted.entries if entry.row().key not in have]
     if jobs > 1:
-        prepare_all(wanted.entries, jobs, folder, progress)
+        prepare_all(missing, jobs, folder, progress)
     bench = Bench(folder)
-    for entry in wanted.entries:
+    for entry in missing:
         progress(f"{entry.framework}, {entry.workload}")
         found.rows.append(bench.row(entry))
         yield
-    if wanted.calls:
+    if wanted.calls and not found.calls:
         progress("warm calls")
         found.calls += bench.calls(wanted.device)
         yield
-    for framework in wanted.updates:
+    updated = {update.framework for update in found.updates}
+    for framework in [framework for framework in wanted.updates if framework not in updated]:
         for hidden in NETWORKS:
             progress(f"PPO in {framework}")
             found.updates.append(measure(framework, wanted.device, hidden))

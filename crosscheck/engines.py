@@ -207,7 +207,8 @@ class TorchEngine(Engine):
         cuda, graph = self.torch.cuda, self.torch.cuda.CUDAGraph()
         call()
         cuda.synchronize()
-        with cuda.graph(graph):
+        # JAX may have threads of its own on the device
+        with cuda.graph(graph, capture_error_mode="thread_local"):
             for _ in range(LOOPED):
                 self.buffer.zero_()
                 call()
@@ -305,7 +306,8 @@ class JaxEngine(Engine):
             array = carried[1]
             array = lax.dynamic_update_slice(array, jnp.full((1,) * array.ndim, i, array.dtype), (0,) * array.ndim)
             written, array = lax.optimization_barrier((jnp.full(self.buffer_size, i, np.int32), array))
-            return written, array, function({**operands, changed: array})
+            # results with names are not what the carried ones are
+            return written, array, tuple(function({**operands, changed: array}))
 
         results = [jnp.zeros(result.shape, result.dtype) for result in self.jax.eval_shape(function, operands)]
         return lax.fori_loop(0, LOOPED, body, (jnp.zeros(self.buffer_size, np.int32), operands[changed], tuple(results)))

@@ -137,6 +137,14 @@ def test_a_loop_calls_every_time_and_computes_all_results():
     assert large > 5 * once / LOOPED
 
 
+@needs_jax
+@pytest.mark.parametrize("op", ["gae", "retrace", "episodic_prefix_sum"])
+def test_every_form_of_results_goes_through_the_loop(op):
+    workload = Workload(op, 2, 3)
+    operands = workloads.arguments(workload)
+    assert min(JaxEngine("cpu", quick=True).looped(Entry("test", workload, "jax", "cpu").function(), operands)) > 0
+
+
 def test_long_rows_are_cut_so_that_the_oracle_need_not_see_all():
     """What the oracle says of a stretch is what it says of it in the whole row."""
     for op in ("gae", "eligibility_traces", "affine_scan"):
@@ -270,8 +278,18 @@ def test_the_command(tmp_path, capsys):
     assert [(row.implementation, row.failure) for row in found.rows] == [(RLSCAN, None), ("eager loop", None), (NUMPY, None)]
     assert str(tmp_path) not in file.read_text()
     assert "of copy speed" in capsys.readouterr().out
+    assert command.main([*arguments, "--add"]) == 0
+    again = Found.from_json(json.loads(file.read_text()))
+    assert again.rows == found.rows
+    assert again.header["command"] == f"{found.header['command']}; {found.header['command']}"
     assert command.main([*arguments, "--no-baselines", "--jobs", "2"]) == 0
     assert len(Found.from_json(json.loads(file.read_text())).rows) == 1
+
+
+def test_only_runs_of_one_place_are_put_together():
+    found = made()
+    with pytest.raises(ValueError, match="was made with driver 1, and this is 2"):
+        found.continued(found.header | {"driver": "2"}, {})
 
 
 def test_a_wrong_shape_is_an_error(capsys):
