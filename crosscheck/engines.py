@@ -2,8 +2,8 @@
 
 An implementation is a function from arrays by name to a tuple of arrays. Three ways to time it on a GPU:
 
-- `events` (PyTorch): CUDA events before and after each call, behind a write of more than twice the L2. The write takes longer
-  than the host needs to queue a call, so that the device never waits for the host. An interval contains the start of the first
+- `events` (PyTorch): CUDA events before and after each call, behind a write of more than twice the L2. The write is long enough
+  for the host to queue a call meanwhile, so that the device need not wait for the host. An interval contains the start of the first
   kernel and the gaps between kernels, a few µs in all, and so does that of the copy.
 - `loop`: the time of many (write, call) in a row less that of as many writes, divided by their number. JAX has no events, so
   there the loop is a `fori_loop` inside one jit. XLA would move a call out of it whose arguments stay the same, and leave out

@@ -12,7 +12,7 @@ STORED = Path(__file__).parent / "data" / "ratios.json"
 """Fractions of copy speed by device and row."""
 
 LOST = 0.1
-"""Of a stored fraction, that counts as slower. Two runs on one idle H200 differ by a few hundredths of the time of a small problem."""
+"""Of a stored fraction, that counts as slower. A choice: it is to be more than what two runs on an idle GPU differ by."""
 
 
 def load(path: Path = STORED) -> dict[str, dict[str, float]]:
