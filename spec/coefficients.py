@@ -70,6 +70,16 @@ def then(first_addend: Array, first_factor: Array, second_addend: Array, second_
     return step(second_addend, second_factor, first_addend), factor
 
 
+def finite_step(addend: Array, factor: Array, state: Array) -> Array:
+    """`step` for fewer operations, where this is finite: a cut or an infinite factor in it would have made it NaN, if it met NaN or infinity."""
+    return addend + factor * state
+
+
+def finite_then(first_addend: Array, first_factor: Array, second_addend: Array, second_factor: Array) -> tuple[Array, Array]:
+    """`then` likewise: where all states that come of it are finite, none of them met a product that should not have underflown."""
+    return finite_step(second_addend, second_factor, first_addend), second_factor * first_factor
+
+
 def then_both(
     first_before: Array, first_before_factor: Array, first_addend: Array, first_factor: Array,
     second_before: Array, second_before_factor: Array, second_addend: Array, second_factor: Array,
