@@ -71,9 +71,11 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     bench.add_argument("--baselines", action=argparse.BooleanOptionalAction, default=True)
     bench.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that compile before anything is timed")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write what was found, row after row")
+    bench.add_argument("--add", action="store_true", help="keep what FILE has already, and measure what it has not")
+    bench.add_argument("--ratios", type=Path, metavar="FILE", help="put what was found there for this device, for `pytest -m perf`")
     bench.set_defaults(command=_bench)
 
-    report = commands.add_parser("report", help="render the JSON of a run as a Markdown page")
+    report = commands.add_parser("report", help="render the JSON of a run, or of a benchmark, as a Markdown page and its plots")
     report.add_argument("json", type=Path, metavar="FILE.json")
     report.add_argument("--to", type=Path, metavar="FILE.md", help="default: standard output")
     report.set_defaults(command=_report)
@@ -86,7 +88,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     kernels = commands.add_parser(
         "kernels",
         help="write what the compiled kernels take",
-        description="Compiles the Triton kernels for an H200, which need not be there, and writes their registers, instructions and memory accesses. "
+        description="Compiles the kernels of both backends for an H200, which need not be there, and writes their registers, instructions and memory accesses. "
         "Exit code 1, and nothing is written, where a rule is broken that was not, or further than it was.",
     )
     kernels.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the data is out of date")
@@ -182,7 +184,7 @@ def _in_processes(options: argparse.Namespace, header: dict[str, Any], progress:
 def _bench(options: argparse.Namespace) -> int:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     with tempfile.TemporaryDirectory() as name:
-        from rlscan.crosscheck import bench, bench_report
+        from rlscan.crosscheck import bench, bench_report, ratios
 
         folder = Path(name)
         bench.use_caches(folder)
@@ -192,11 +194,20 @@ def _bench(options: argparse.Namespace) -> int:
             print("there is nothing to time: pip install 'rlscan[torch]' or 'rlscan[jax]', or choose other groups", file=sys.stderr)
             return 1
         date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-        found = bench.Found(bench.header(device, _words(options), date), skipped=plan.skipped)
+        header = bench.header(device, _words(options), date)
+        found = bench.Found(header, skipped=plan.skipped)
+        if options.add and options.json and options.json.exists():
+            try:
+                found = bench.Found.from_json(json.loads(options.json.read_text(encoding="utf-8"))).continued(header, plan.skipped)
+            except ValueError as error:
+                print(f"can't add to {options.json}: it {error}", file=sys.stderr)
+                return 1
         with _progress(plan.work(options.jobs)) as progress:
             for _ in bench.run(plan, found, options.jobs, folder, progress):
                 if options.json:
                     options.json.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
+    if options.ratios:
+        ratios.store(found, options.ratios)
     bench_report.show(found)
     return 1 if any(row.implementation == "rlscan" and row.failure for row in found.rows) else 0
 
@@ -251,14 +262,13 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from rlscan.crosscheck.compare import Report
-    from rlscan.crosscheck.report import page
+    from rlscan.crosscheck.pages import rendered
 
-    text = page(Report.from_json(json.loads(options.json.read_text(encoding="utf-8"))))
-    if options.to:
-        options.to.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
+    for name, text in rendered(options.json, options.to.stem if options.to else options.json.stem).items():
+        if options.to:
+            (options.to.parent / name).write_text(text, encoding="utf-8")
+        elif name.endswith(".md"):
+            print(text, end="")
     return 0
 
 
@@ -276,20 +286,21 @@ def _docs(options: argparse.Namespace) -> int:
 
 
 def _kernels(options: argparse.Namespace) -> int:
-    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("triton") is None:
-        print("the kernels need torch and triton: pip install 'rlscan[torch]' triton", file=sys.stderr)
+    if missing := [name for name in ("torch", "triton", "jax") if importlib.util.find_spec(name) is None]:
+        print(f"the kernels of both backends are compiled, by Triton, and there is no {' and no '.join(missing)}", file=sys.stderr)
         return 1
     from rlscan.crosscheck import footprint
 
     with _progress(len(footprint.BUILDS)) as progress:
         now = footprint.as_json(footprint.measure_all(progress=progress))
-    before = footprint.stored() if footprint.DATA.is_file() else {"triton": now["triton"], "kernels": {}, "shortfalls": {}}
-    print("\n".join(footprint.differences(before, now)) or "nothing has changed")
+    before = footprint.stored() if footprint.DATA.is_file() else {"versions": {}, "kernels": {}, "shortfalls": {}}
+    differences = footprint.differences(before, now)
+    print("\n".join(differences) or "nothing has changed")
     if worse := footprint.worse(before, now):
         print("\nrules that are broken, or further than they were:", *worse, sep="\n", file=sys.stderr)
     if options.check:
-        # another Triton's figures are others
-        return int(bool(worse) or (before["triton"] == now["triton"] and before != now))
+        # figures of other versions are others
+        return int(bool(worse or (differences and before["versions"] == now["versions"])))
     if worse and not options.accept:
         print("\nnothing is written; --accept makes these known shortfalls", file=sys.stderr)
         return 1

@@ -22,6 +22,7 @@ from rlscan.crosscheck import report
 from rlscan.crosscheck.backends import Device
 from rlscan.crosscheck.baselines import BASELINES, Baseline
 from rlscan.crosscheck.engines import ENGINES, Engine, Function
+from rlscan.crosscheck.ppo import NETWORKS, Update, measure
 from rlscan.crosscheck.workloads import (
     CALL,
     LAYOUTS,
@@ -30,6 +31,7 @@ from rlscan.crosscheck.workloads import (
     TARGETS,
     Layout,
     Limits,
+    Target,
     Workload,
     arguments,
     at_shapes,
@@ -44,6 +46,9 @@ from rlscan.crosscheck.workloads import (
 KIND = "benchmark"
 """By which a JSON file says what it is."""
 
+RLSCAN, PLAIN, NUMPY = "rlscan", "plain Triton kernel", "NumPy loop"
+"""Implementations that others are compared with."""
+
 PACKAGES = {"torch": "rlscan.torch_triton", "jax": "rlscan.jax_pallas"}
 
 LONGEST_S = 60
@@ -55,7 +60,7 @@ class Row:
     """One implementation on one workload.
 
     Attributes:
-        implementation: `rlscan`, or the name of a baseline.
+        implementation: `RLSCAN`, or the name of a baseline.
         options: of the workload, in words.
         size: bytes that must be read and written.
         distance: the largest from the oracle, in units of the bound.
@@ -93,6 +98,11 @@ class Row:
         return self.copy_us / self.us if self.us and self.copy_us else None
 
     @property
+    def place(self) -> tuple[Any, ...]:
+        """What it has in common with the same in another framework."""
+        return self.device, self.op, self.rows, self.steps, self.layout, self.options
+
+    @property
     def key(self) -> str:
         options = f" {self.options}" if self.options else ""
         return f"{self.implementation} {self.framework} {self.device}: {self.op} {self.rows}x{self.steps} {self.layout}{options}"
@@ -119,27 +129,34 @@ class Found:
     header: dict[str, Any]
     rows: list[Row] = dataclasses.field(default_factory=list)
     calls: list[HostCall] = dataclasses.field(default_factory=list)
-    updates: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    updates: list[Update] = dataclasses.field(default_factory=list)
     skipped: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return {"kind": KIND, **dataclasses.asdict(self)}
 
+    def continued(self, header: dict[str, Any], skipped: dict[str, str]) -> Found:
+        """To be added to by another run; a `ValueError` if that is not made with the same, and in the same place."""
+        for name in ("device", "driver", "cpu", "versions"):
+            if self.header[name] != header[name]:
+                raise ValueError(f"was made with {name} {self.header[name]}, and this is {header[name]}")
+        return dataclasses.replace(self, header=self.header | {"command": f"{self.header['command']}; {header['command']}"}, skipped=self.skipped | skipped)
+
     @staticmethod
     def from_json(data: dict[str, Any]) -> Found:
         rows, calls = [Row(**row) for row in data["rows"]], [HostCall(**call) for call in data["calls"]]
-        return Found(data["header"], rows, calls, data["updates"], data["skipped"])
+        return Found(data["header"], rows, calls, [Update(**update) for update in data["updates"]], data["skipped"])
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One thing to time: rlscan if `implementation` is that, else a baseline."""
+    """One thing to time."""
 
     group: str
     workload: Workload
     framework: str
     device: Device
-    implementation: str = "rlscan"
+    implementation: str = RLSCAN
 
     def row(self) -> Row:
         workload = self.workload
@@ -219,7 +236,7 @@ class Bench:
         timing = engine.device_time(function, operands)
         row.us, row.low, row.high, row.method = timing.us, timing.low, timing.high, timing.method
         row.copy_us = self._copier(entry).copy_time(row.size, timing.method).us
-        if timing.method == "events" and entry.implementation == "rlscan":
+        if timing.method == "events" and entry.implementation == RLSCAN:
             row.loop_us = engine.loop_time(function, operands).us
 
     def _checked(self, entry: Entry, row: Row) -> tuple[Function, dict[str, Any]]:
@@ -237,7 +254,7 @@ class Bench:
     def calls(self, device: Device) -> list[HostCall]:
         """Host time of a warm call: rlscan, and the plain kernel's wrapper."""
         found = []
-        for framework, implementation in (("torch", "rlscan"), ("torch", "plain Triton kernel"), ("jax", "rlscan")):
+        for framework, implementation in (("torch", RLSCAN), ("torch", PLAIN), ("jax", RLSCAN)):
             engine = self.engine(framework, device)
             if engine.missing(device):
                 continue
@@ -290,8 +307,8 @@ def use_caches(folder: Path) -> None:
 def prepare_all(wanted: Sequence[Entry], jobs: int, folder: Path, progress: Callable[[str], None]) -> None:
     """Warm the compilers' caches and ask the oracle about every workload, by so many processes at a time. What they time is dropped."""
     together: dict[tuple[str, Workload], list[Entry]] = {}
-    for entry in wanted:
-        # a compiler may take a minute for a baseline, and each must not wait for the others
+    # baselines first, for which a compiler may take a minute
+    for entry in sorted(wanted, key=lambda entry: entry.implementation == RLSCAN):
         together.setdefault((entry.implementation, entry.workload), []).append(entry)
     with concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         waiting = [pool.submit(prepare, part, folder) for part in together.values()]
@@ -327,16 +344,66 @@ def driver() -> str:
     return "none"
 
 
-def reached(row: Row) -> bool | None:
-    """Whether a row is where its target wants it; None if it has none of its own, or was not timed on a GPU."""
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """What was measured for a target at one place.
+
+    Attributes:
+        measured: in the target's terms: a fraction, µs beyond the copy, or a ratio; None if it could not be timed.
+    """
+
+    target: Target
+    where: str
+    measured: float | None
+
+    @property
+    def reached(self) -> bool:
+        if self.measured is None:
+            return False
+        target = self.target
+        if target.fraction is not None:
+            return self.measured >= target.fraction
+        return self.measured <= ((target.ratio if target.within_us is None else target.within_us) or 0)
+
+    @property
+    def distance(self) -> float:
+        """From the target, so that the worst of several can be named; positive where it was missed."""
+        if self.measured is None:
+            return float("inf")
+        return (self.target.fraction or 0) - self.measured if self.target.fraction is not None else self.measured
+
+
+def judged(row: Row) -> Judgement | None:
+    """A row against the target of its own."""
     target = TARGETS.get(row.target or "")
-    if target is None or row.implementation != "rlscan" or (target.fraction is None and target.within_us is None):
+    if target is None or target.ratio is not None or row.implementation != RLSCAN:
         return None
     if row.us is None or row.copy_us is None:
-        return False
-    if target.within_us is not None:
-        return row.us - row.copy_us <= target.within_us
-    return row.copy_us / row.us >= (target.fraction or 0)
+        return Judgement(target, row.key, None)
+    return Judgement(target, row.key, row.fraction if target.fraction is not None else row.us - row.copy_us)
+
+
+def judgements(found: Found) -> list[Judgement]:
+    """Of every target that was measured, row by row."""
+    every = [judgement for row in found.rows if (judgement := judged(row))]
+    return every + _twins(found) + _on_cpu(found) + _calls(found)
+
+
+def _twins(found: Found) -> list[Judgement]:
+    torch = {row.place: row for row in found.rows if row.implementation == RLSCAN and row.framework == "torch"}
+    pairs = [(row, torch[row.place]) for row in found.rows if row.implementation == RLSCAN and row.framework == "jax" and row.place in torch]
+    return [Judgement(TARGETS["twins"], jax.key, jax.us / twin.loop_us if jax.us and twin.loop_us else None) for jax, twin in pairs if jax.device != "cpu"]
+
+
+def _on_cpu(found: Found) -> list[Judgement]:
+    loops = {(row.rows, row.steps): row.us for row in found.rows if row.implementation == NUMPY and row.us}
+    rows = [row for row in found.rows if row.target == "cpu" and row.implementation == RLSCAN and (row.rows, row.steps) in loops]
+    return [Judgement(TARGETS["cpu"], row.key, row.us / loops[row.rows, row.steps] if row.us else None) for row in rows]
+
+
+def _calls(found: Found) -> list[Judgement]:
+    us = {call.implementation: call.us for call in found.calls if call.framework == "torch"}
+    return [Judgement(TARGETS["call"], str(CALL), us[RLSCAN] / us[PLAIN])] if us.keys() >= {RLSCAN, PLAIN} else []
 
 
 @dataclasses.dataclass
@@ -358,7 +425,7 @@ class Plan:
 
     def work(self, jobs: int) -> int:
         """Steps of the progress bar."""
-        return len(self.entries) * (2 if jobs > 1 else 1) + self.calls + len(self.updates)
+        return len(self.entries) * (2 if jobs > 1 else 1) + self.calls + len(self.updates) * len(NETWORKS)
 
 
 GROUPS = (*groups(), "cpu", "baselines", "calls", "ppo")
@@ -405,15 +472,24 @@ def baseline_entries(every: Sequence[Baseline], shapes: Sequence[tuple[int, int]
 
 
 def run(wanted: Plan, found: Found, jobs: int, folder: Path, progress: Callable[[str], None]) -> Iterator[None]:
-    """Fills `found`, and hands over after each part of it."""
+    """Adds to `found` what it has not, and hands over before it begins and after each part."""
+    yield
+    have = {row.key for row in found.rows}
+    missing = [entry for entry in wanted.entries if entry.row().key not in have]
     if jobs > 1:
-        prepare_all(wanted.entries, jobs, folder, progress)
+        prepare_all(missing, jobs, folder, progress)
     bench = Bench(folder)
-    for entry in wanted.entries:
+    for entry in missing:
         progress(f"{entry.framework}, {entry.workload}")
         found.rows.append(bench.row(entry))
         yield
-    if wanted.calls:
+    if wanted.calls and not found.calls:
         progress("warm calls")
         found.calls += bench.calls(wanted.device)
         yield
+    updated = {update.framework for update in found.updates}
+    for framework in [framework for framework in wanted.updates if framework not in updated]:
+        for hidden in NETWORKS:
+            progress(f"PPO in {framework}")
+            found.updates.append(measure(framework, wanted.device, hidden))
+            yield

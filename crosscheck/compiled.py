@@ -1,4 +1,4 @@
-"""Kernels compiled for a GPU that need not be there."""
+"""Kernels of both backends compiled for a GPU that need not be there."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ import re
 import struct
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from rlscan.crosscheck.draw import Form, Variant, draw
+from rlscan.spec.calls import Call, check
+from rlscan.spec.plan import Plan
+from rlscan.spec.program import program
+from rlscan.spec.recurrences import RECURRENCES
 
 Layout = Literal["rows", "columns"]
 
@@ -28,6 +35,7 @@ class Build:
         actions: where there is an action axis.
         form: of the parameters, such as gamma and lam.
         capability: of the GPU, 90 for an H200.
+        backend: whose kernels.
     """
 
     op: str
@@ -38,23 +46,16 @@ class Build:
     actions: int = 3
     form: Form = "number"
     capability: int = 90
+    backend: Literal["torch", "jax"] = "torch"
 
     def __str__(self) -> str:
-        parts = [self.op, *self.given, self.layout, f"{self.shape[0]}x{self.shape[1]}", f"sm_{self.capability}"]
+        parts = [*[self.backend] * (self.backend != "torch"), self.op, *self.given, self.layout, f"{self.shape[0]}x{self.shape[1]}", f"sm_{self.capability}"]
         parts += [self.dtype] * (self.dtype != "float32") + [f"A={self.actions}"] * (self.actions != 3) + [self.form] * (self.form != "number")
         return "-".join(parts)
 
 
-def prepared(build: Build) -> tuple[Any, Any, dict[str, Any]]:
-    """The checked call of a build, its `rlscan.torch_triton.launch.Prepared`, and tensors to launch it with, which take no memory."""
-    import torch
-
-    from rlscan.spec.calls import check
-    from rlscan.spec.recurrences import RECURRENCES
-    from rlscan.torch_triton.arrays import DTYPES, Tensors
-    from rlscan.torch_triton.launch import Prepared
-
-    recurrence = RECURRENCES[build.op]
+def arguments(build: Build, empty: Callable[[tuple[int, ...], str], Any]) -> dict[str, Any]:
+    """The arguments of a build, arrays made by `empty(shape, dtype)`."""
     options = [name.partition("=") for name in build.given if "=" in name]
     variant = Variant(
         given=tuple(name for name in build.given if "=" not in name),
@@ -64,18 +65,78 @@ def prepared(build: Build) -> tuple[Any, Any, dict[str, Any]]:
     # drawn small, then enlarged: sizes that tell rows, steps and actions apart
     rows, steps, actions = 2, 3, 5
     real: dict[int, int] = {rows: build.shape[0], steps: build.shape[1], actions: build.actions}
-    drawn = draw(recurrence, variant, *(((rows, steps), -1) if build.layout == "rows" else ((steps, rows), 0)), actions=actions)
+    drawn = draw(RECURRENCES[build.op], variant, *(((rows, steps), -1) if build.layout == "rows" else ((steps, rows), 0)), actions=actions)
+    return {
+        name: empty(tuple(real.get(int(size), int(size)) for size in x.shape), build.dtype if x.dtype.kind == "f" else str(x.dtype))
+        if isinstance(x, np.ndarray)
+        else x
+        for name, x in drawn.items()
+    }
 
-    def enlarged(x: Any) -> Any:
-        if not hasattr(x, "dtype"):
-            return x
-        dtype = build.dtype if x.dtype.kind == "f" else str(x.dtype)
-        return torch.empty(tuple(real.get(int(size), int(size)) for size in x.shape), dtype=getattr(torch, dtype), device="meta")
 
-    call = check(recurrence, {name: enlarged(x) for name, x in drawn.items()}, Tensors())
+def prepared(build: Build) -> tuple[Call, Any, dict[str, Any]]:
+    """The checked call of a build, its `rlscan.torch_triton.launch.Prepared`, and tensors to launch it with, which take no memory."""
+    import torch
+
+    from rlscan.torch_triton.arrays import DTYPES, Tensors
+    from rlscan.torch_triton.launch import Prepared
+
+    recurrence = RECURRENCES[build.op]
+    call = check(recurrence, arguments(build, lambda shape, dtype: torch.empty(shape, dtype=getattr(torch, dtype), device="meta")), Tensors())
     outs = tuple(torch.empty_like(call.arrays[recurrence.frame.name], dtype=DTYPES[call.dtype]) for _ in recurrence.output_names)
     ready = Prepared(call)
     return call, ready, ready.tensors(call.arrays, call.numbers, outs)
+
+
+def compile_pallas(build: Build) -> tuple[Call, Plan, list[tuple[str, Any, tuple[str, ...]]]]:
+    """The call of a build, its plan, and of each kernel its pass, the compiled kernel, and what its parameters point to.
+
+    Pallas hands XLA a module of Triton's intermediate code, and XLA compiles it with a Triton of its own, not quite the one that is installed.
+    """
+    import jax
+    import triton
+    from jax._src.interpreters.mlir import make_ir_context
+    from jax._src.lib.mlir import ir
+    from jax._src.lib.triton import dialect
+    from triton.backends.compiler import GPUTarget
+
+    from rlscan.jax_pallas import launch
+    from rlscan.jax_pallas.arrays import Arrays
+
+    recurrence = RECURRENCES[build.op]
+    given = arguments(build, lambda shape, dtype: jax.ShapeDtypeStruct(shape, dtype))
+    arrays = {name: x for name, x in given.items() if isinstance(x, jax.ShapeDtypeStruct)}
+    calls = []
+
+    def traced(arrays: dict[str, Any]) -> Any:
+        calls.append(check(recurrence, {**given, **arrays}, Arrays()))
+        return launch.by_kernels(calls[-1], interpret=False)
+
+    module: Any = jax.jit(traced).trace(arrays).lower(lowering_platforms=("cuda",)).compiler_ir()
+    (call, *_) = calls
+    code = program(call.wiring)
+    # a dictionary's items come to a kernel in the order of their names
+    inputs = sorted({*code.sources, *code.edges, *([call.wiring.seed] if call.wiring.seed else ())})
+    kernels = []
+    for op in _custom_calls(module.operation):
+        config = op.attributes["mhlo.backend_config"]
+        name = config["name"].value.removeprefix(f"rlscan_{build.op}_")
+        between = len(op.operands) - len(inputs)
+        results = list(recurrence.output_names) if name == "results" else ["handed_on"] * len(op.results)
+        with make_ir_context() as context, tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
+            dialect.register_dialect(context)
+            file.write(str(ir.Module.parse(config["ir"].value_bytes)))
+            file.flush()
+            options = {"num_warps": config["num_warps"].value, "num_stages": config["num_stages"].value, "enable_fp_fusion": False}
+            compiled = triton.compile(file.name, target=GPUTarget("cuda", build.capability, 32), options=options)
+        kernels.append((name, compiled, (*inputs, *["handed_on"] * between, *results)))
+    return call, launch._plan(call), kernels
+
+
+def _custom_calls(op: Any) -> list[Any]:
+    """Those of Triton kernels within an operation, in order."""
+    found = [op] if op.name == "stablehlo.custom_call" and "triton" in str(op.attributes["call_target_name"]) else []
+    return found + [call for region in op.regions for block in region for inner in block for call in _custom_calls(inner.operation)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 An implementation is a function from arrays by name to a tuple of arrays. Three ways to time it on a GPU:
 
-- `events` (PyTorch): CUDA events before and after each call, behind a write of more than twice the L2. The write takes longer
-  than the host needs to queue a call, so that the device never waits for the host. An interval contains the start of the first
+- `events` (PyTorch): CUDA events before and after each call, behind a write of more than twice the L2. The write is long enough
+  for the host to queue a call meanwhile, so that the device need not wait for the host. An interval contains the start of the first
   kernel and the gaps between kernels, a few µs in all, and so does that of the copy.
 - `loop`: the time of many (write, call) in a row less that of as many writes, divided by their number. JAX has no events, so
-  there the loop is a `fori_loop` inside one jit: what it reads is tied to the loop's counter by an optimisation barrier, so that
-  nothing moves out of the loop, and results go through another, so that all of them are computed. In PyTorch the same loop is one
-  CUDA graph. Both contain one gap between kernels a call, and are what JAX and PyTorch are compared by.
+  there the loop is a `fori_loop` inside one jit. XLA would move a call out of it whose arguments stay the same, and leave out
+  what nobody looks at: so each turn changes one number of one argument, in place, and the loop carries all results. In PyTorch
+  the same loop is one CUDA graph. Both contain one gap between kernels a call, and are what JAX and PyTorch are compared by.
 - `wall` (on a CPU): the clock, with warm caches.
 
 The write leaves dirty lines in the L2, which whoever comes next has to evict. Between events that is part of each call, and of the
@@ -68,7 +68,8 @@ class Engine:
     name: str
 
     def __init__(self, device: Device, quick: bool = False) -> None:
-        self.device, self.quick = device, quick
+        self.device: Device = device
+        self.quick = quick
         self.copies: dict[tuple[str, int], Timing] = {}
 
     @classmethod
@@ -128,6 +129,7 @@ class Engine:
         for _ in range(2 if self.quick else 22):
             self.finish(function(operands))
             start = time.perf_counter()
+            results: Any = None
             for _ in range(CALLS):
                 results = function(operands)
             taken.append((time.perf_counter() - start) / CALLS)
@@ -205,7 +207,8 @@ class TorchEngine(Engine):
         cuda, graph = self.torch.cuda, self.torch.cuda.CUDAGraph()
         call()
         cuda.synchronize()
-        with cuda.graph(graph):
+        # JAX may have threads of its own on the device
+        with cuda.graph(graph, capture_error_mode="thread_local"):
             for _ in range(LOOPED):
                 self.buffer.zero_()
                 call()
@@ -281,7 +284,7 @@ class JaxEngine(Engine):
 
     @functools.cached_property
     def _writes_alone(self) -> float:
-        return float(np.median(self.looped(lambda operands: (operands["one"],), {"one": self.place(np.ones(1, np.float32))})))
+        return float(np.median(self.looped(lambda operands: (), {"one": self.place(np.ones(1, np.float32))})))
 
     def looped(self, function: Function, operands: Mapping[str, Any]) -> list[float]:
         """Seconds for a write and a call, each the mean over one run of the loop."""
@@ -297,15 +300,17 @@ class JaxEngine(Engine):
 
     def _loop(self, function: Function, operands: Mapping[str, Any]) -> Any:
         jnp, lax = self.jax.numpy, self.jax.lax
-        buffer = jnp.zeros(self.buffer_size, np.float32)
+        changed = next(name for name, array in operands.items() if array.dtype != bool)
 
-        def body(i: Any, carried: tuple[Any, Any]) -> tuple[Any, Any]:
-            seen = carried[1]
-            written, read = lax.optimization_barrier((jnp.full(buffer.shape, i, buffer.dtype), dict(operands)))
-            results = lax.optimization_barrier(function(read))
-            return written, seen + sum(result[(0,) * result.ndim].astype(seen.dtype) for result in results)
+        def body(i: Any, carried: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+            array = carried[1]
+            array = lax.dynamic_update_slice(array, jnp.full((1,) * array.ndim, i, array.dtype), (0,) * array.ndim)
+            written, array = lax.optimization_barrier((jnp.full(self.buffer_size, i, np.int32), array))
+            # results with names are not what the carried ones are
+            return written, array, tuple(function({**operands, changed: array}))
 
-        return lax.fori_loop(0, LOOPED, body, (buffer, jnp.zeros((), buffer.dtype)))
+        results = [jnp.zeros(result.shape, result.dtype) for result in self.jax.eval_shape(function, operands)]
+        return lax.fori_loop(0, LOOPED, body, (jnp.zeros(self.buffer_size, np.int32), operands[changed], tuple(results)))
 
 
 ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (TorchEngine, JaxEngine, NumPyEngine)}

@@ -1,4 +1,4 @@
-"""What the kernels for PyTorch take on an H200: registers, instructions and memory accesses, read from what Triton compiles.
+"""What the kernels take on an H200: registers, instructions and memory accesses, read from what Triton compiles.
 
 Whether a kernel can be as fast as memory shows before it runs: nothing is spilled, enough programs fit on a multiprocessor, arrays are moved in
 wide pieces, and each element once. Data (`data/kernels.json`) holds what is so today, and `shortfalls` says what breaks these rules. No GPU is
@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import dataclasses
+import importlib.metadata
 import json
 import math
 import multiprocessing
@@ -19,7 +20,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlscan.crosscheck.compiled import Build, Layout, Resources, compile_triton, prepared, resources
+import numpy as np
+
+from rlscan.crosscheck.compiled import Build, Layout, Resources, compile_pallas, compile_triton, prepared, resources
+from rlscan.spec.calls import Call
 from rlscan.spec.recurrences import RECURRENCES
 
 DATA = Path(__file__).parent / "data" / "kernels.json"
@@ -35,16 +39,12 @@ COMMON = {
     "episodic_prefix_sum": ("terminated",),
     "affine_scan": (),
 }
-# Whole blocks and others; of columns so many that they are not split.
-SIZES: tuple[tuple[Layout, tuple[int, int]], ...] = (
-    ("rows", (16384, 512)),
-    ("rows", (16384, 65)),
-    ("columns", (65536, 512)),
-    ("columns", (65536, 65)),
-)
+# Of columns so many that they are not split.
+WHOLE_BLOCKS: tuple[tuple[Layout, tuple[int, int]], ...] = (("rows", (16384, 512)), ("columns", (65536, 512)))
+OTHER_BLOCKS: tuple[tuple[Layout, tuple[int, int]], ...] = (("rows", (16384, 65)), ("columns", (65536, 65)))
 EVERY_OPTION = ("truncated", "bootstrap_value", "final_values", "valid")
 BUILDS = (
-    *(Build(op, COMMON.get(op, ()), layout, shape) for op in RECURRENCES for layout, shape in SIZES),
+    *(Build(op, COMMON.get(op, ()), layout, shape) for op in RECURRENCES for layout, shape in (*WHOLE_BLOCKS, *OTHER_BLOCKS)),
     # no neighbour is read
     Build("gae", ("next_values",), "rows", (16384, 512)),
     Build("gae", ("next_values",), "columns", (65536, 512)),
@@ -64,6 +64,10 @@ BUILDS = (
     Build("retrace", ("next_q_values", "next_policy"), "rows", (16384, 512), actions=4),
     Build("retrace", ("next_q_values", "next_policy"), "columns", (65536, 512), actions=4),
     Build("gae", ("bootstrap_value",), "rows", (16384, 512), dtype="bfloat16"),
+    # the same plans and arithmetic as above, so fewer
+    *(Build(op, COMMON[op], layout, shape, backend="jax") for op in ("gae", "vtrace", "retrace", "episodic_prefix_sum") for layout, shape in WHOLE_BLOCKS),
+    Build("gae", ("bootstrap_value",), "rows", (16384, 65), backend="jax"),
+    Build("gae", EVERY_OPTION, "rows", (64, 32768), backend="jax"),
 )
 
 
@@ -136,40 +140,51 @@ def measure(build: Build) -> Measured:
 
 
 def _measure(build: Build) -> Measured:
+    call, kernels = (_torch if build.backend == "torch" else _jax)(build)
+    frame, recurrence = call.arrays[call.recurrence.frame.name], call.recurrence
+    sizes = {name: array.dtype.itemsize for name, array in call.arrays.items() if array.shape == frame.shape}
+    sizes |= dict.fromkeys(recurrence.output_names, np.dtype(call.dtype).itemsize)
+    return Measured(kernels, sizes, broken_rules(build, kernels, sizes))
+
+
+def _torch(build: Build) -> tuple[Call, tuple[Footprint, ...]]:
     call, ready, tensors = prepared(build)
     names = {id(array): name for name, array in call.arrays.items()} | dict(zip(map(id, tensors["outs"]), call.recurrence.output_names, strict=True))
-    frame = call.arrays[call.recurrence.frame.name]
-    sizes = {name: array.element_size() for name, array in call.arrays.items() if array.shape == frame.shape}
-    sizes |= dict(zip(call.recurrence.output_names, (out.element_size() for out in tensors["outs"]), strict=True))
     kernels = []
     for launch in ready.launches:
         compiled = compile_triton(launch, tensors, build.capability)
-        labels = _labels(launch, tensors, names)
-        tile = (launch.constants["BLOCK_ROWS"], launch.constants["BLOCK_STEPS"])
-        widths, elements = _widths(compiled.asm["ptx"], labels), _elements(compiled.asm["ttgir"], labels)
-        loads, stores = ({name: Access(widths[way][name], elements[way][name] / math.prod(tile)) for name in sorted(widths[way])} for way in ("load", "store"))
-        barriers = len(re.findall(r"\bbar(?:rier)?\.(?:cta\.)?sync", compiled.asm["ptx"]))
-        kernels.append(
-            Footprint(launch.constants["PASS"], tile, launch.options["num_warps"], resources(compiled), barriers, loads, stores),
-        )
-    return Measured(tuple(kernels), sizes, broken_rules(build, kernels, sizes))
+        tile = (launch.constants["BLOCK_ROWS"], launch.constants["POSITIONS"] * launch.constants["STEPS"])
+        kernels.append(_footprint(launch.constants["PASS"], compiled, tile, _labels(launch, tensors, names)))
+    return call, tuple(kernels)
+
+
+def _jax(build: Build) -> tuple[Call, tuple[Footprint, ...]]:
+    call, plan, kernels = compile_pallas(build)
+    return call, tuple(_footprint(name, compiled, (plan.rows, plan.block_steps), labels) for name, compiled, labels in kernels)
+
+
+def _footprint(name: str, compiled: Any, tile: tuple[int, int], labels: tuple[str | None, ...]) -> Footprint:
+    widths, elements = _widths(compiled.asm["ptx"], labels), _elements(compiled.asm["ttgir"], labels)
+    loads, stores = ({name: Access(widths[way][name], elements[way][name] / math.prod(tile)) for name in sorted(widths[way])} for way in ("load", "store"))
+    barriers = len(re.findall(r"\bbar(?:rier)?\.(?:cta\.)?sync", compiled.asm["ptx"]))
+    return Footprint(name, tile, compiled.metadata.num_warps, resources(compiled), barriers, loads, stores)
 
 
 def measure_all(builds: Iterable[Build] = BUILDS, progress: Callable[[str], None] = lambda _: None) -> dict[str, Measured]:
     """By the builds' names."""
-    builds = tuple(builds)
-    # another process each: this one's Triton may be its interpreter, and torch and LLVM do not fork
-    interpreted = os.environ.pop("TRITON_INTERPRET", None)
-    try:
-        with concurrent.futures.ProcessPoolExecutor(min(os.cpu_count() or 1, 8), multiprocessing.get_context("spawn")) as pool:
-            measured = {}
-            for build, found in zip(builds, pool.map(measure, builds), strict=True):
-                progress(str(build))
-                measured[str(build)] = found
-    finally:
-        if interpreted is not None:
-            os.environ["TRITON_INTERPRET"] = interpreted
+    builds, measured = tuple(builds), {}
+    # not by forks, which neither torch nor LLVM survives
+    with concurrent.futures.ProcessPoolExecutor(min(os.cpu_count() or 1, 8), multiprocessing.get_context("spawn"), _compile_only) as pool:
+        for build, found in zip(builds, pool.map(measure, builds), strict=True):
+            progress(str(build))
+            measured[str(build)] = found
     return measured
+
+
+def _compile_only() -> None:
+    """Before Triton and JAX are imported: the one is to be no interpreter, and the other to leave a GPU alone."""
+    os.environ.pop("TRITON_INTERPRET", None)
+    os.environ["JAX_PLATFORMS"] = "cpu"
 
 
 # The rules.
@@ -177,6 +192,7 @@ def measure_all(builds: Iterable[Build] = BUILDS, progress: Callable[[str], None
 # What a multiprocessor of an H200 must have under way: 4.8 TB/s over 132 of them for the 0.8 us that a load takes where memory is busy are 29 KB.
 IN_FLIGHT = 29_000
 REGISTERS, PROGRAMS, WARPS = 65536, 32, 64  # of a multiprocessor
+WIDEST = 8  # bytes of a number
 
 
 def broken_rules(build: Build, kernels: Sequence[Footprint], sizes: Mapping[str, int]) -> dict[str, float]:
@@ -184,12 +200,12 @@ def broken_rules(build: Build, kernels: Sequence[Footprint], sizes: Mapping[str,
 
     - Nothing is spilled.
     - Registers leave room for so many programs that what these load at once keeps memory busy.
-    - `columns` takes no shared memory.
+    - Shared memory is for what lanes hand to each other, a number at a time, and never for what is loaded.
     - All passes of a call together load each element of an input once, and store each element of an output once. A neighbour's value (that of
       the next step, say) counts as a load, so it has to come from the registers; a tile's outermost step has its neighbour in
       another tile, for which one load for each row of a tile is free.
-    - Where rows and steps are multiples of 16, an instruction moves four elements for a thread: 16 bytes of float32, 4 of flags. One for each row
-      of a tile of `rows` may move less, for the outermost neighbours.
+    - Where steps are contiguous, and rows and steps are multiples of 16, whole tiles are moved by instructions that move four elements for a
+      thread: 16 bytes of float32, 4 of flags. (Where rows are contiguous, a warp's instruction moves one element of 32 of them.)
     """
     broken: dict[str, float] = {}
     repeats: dict[str, float] = collections.defaultdict(float)
@@ -201,14 +217,16 @@ def broken_rules(build: Build, kernels: Sequence[Footprint], sizes: Mapping[str,
         most = most_registers(sum(min(1, access.repeats) * sizes[name] for way, name, access in moved if way == "loads") * rows * steps, kernel.warps)
         if kernel.resources.registers > most:
             broken[f"{kernel.name}: registers, of {most}"] = kernel.resources.registers
-        if build.layout == "columns":
-            broken[f"{kernel.name}: bytes of shared memory"] = kernel.resources.shared
+        exchanged = WIDEST * 32 * kernel.warps
+        if kernel.resources.shared > exchanged and build.shape[1] % 16 == 0:
+            broken[f"{kernel.name}: bytes of shared memory, of {exchanged}"] = kernel.resources.shared
         narrow = 0
         for way, name, access in moved:
             repeats[f"{way} of {name} per element"] += access.repeats
-            too_narrow = sum(count for width, count in access.widths.items() if width < 4 * sizes[name])
-            narrow += too_narrow if too_narrow > (rows if build.layout == "rows" else 0) else 0
-        if aligned:
+            wide = sum(count * width for width, count in access.widths.items() if width >= 4 * sizes[name]) * 32 * kernel.warps
+            if wide < int(access.repeats) * rows * steps * sizes[name]:
+                narrow += sum(count for width, count in access.widths.items() if width < 4 * sizes[name])
+        if aligned and build.layout == "rows":
             broken[f"{kernel.name}: narrow loads and stores"] = narrow
     free = 1 + 1 / min(kernel.tile[1] for kernel in kernels)
     broken |= {what: number for what, number in repeats.items() if number > free}
@@ -245,16 +263,6 @@ def _labels(launch: Any, tensors: Mapping[str, Any], names: Mapping[int, str]) -
     return tuple(labels)
 
 
-def _origins(steps: Iterable[tuple[str, list[str]]], origins: dict[str, frozenset[str]]) -> dict[str, frozenset[str]]:
-    """From what arrays each address is computed, where each step computes one value from others."""
-    steps, before = list(steps), -1
-    while before != (before := sum(map(len, origins.values()))):  # a loop hands values back to its beginning
-        for result, operands in steps:
-            if found := frozenset().union(*(origins.get(operand, frozenset()) for operand in operands)):
-                origins[result] = origins.get(result, frozenset()) | found
-    return origins
-
-
 def _widths(ptx: str, labels: tuple[str | None, ...]) -> Tallies:
     """For "load" and "store", for each array: how many instructions move how many bytes of a thread."""
     origins: dict[str, frozenset[str]] = {}
@@ -271,7 +279,11 @@ def _widths(ptx: str, labels: tuple[str | None, ...]) -> Tallies:
             accesses.append(("load" if found[1] == "ld" else "store", address[1] if address else "", int(found[2] or 1) * int(found[3]) // 8))
         elif registers:
             steps.append((registers[0], registers[1:]))
-    _origins(steps, origins)
+    before = -1
+    while before != (before := sum(map(len, origins.values()))):  # a loop hands values back to its beginning
+        for result, operands in steps:
+            if found := _union(origins, operands):
+                origins[result] = origins.get(result, frozenset()) | found
     tallies: Tallies = {"load": {}, "store": {}}
     for way, address, width in accesses:
         tallies[way].setdefault(_array(origins, address), collections.Counter())[width] += 1
@@ -285,20 +297,17 @@ def _elements(ttgir: str, labels: tuple[str | None, ...]) -> Tallies:
         body = ttgir[header.end() :]
     parameters = re.findall(r"(%\w+): ", header[0] if header else "")
     origins = {name: frozenset({label}) for name, label in zip(parameters, labels, strict=False) if label}
-    lines = [line.strip() for line in body.splitlines() if not line.startswith("#")]
-    steps: list[tuple[str, list[str]]] = []
-    for line in lines:
-        for result, initial in re.findall(r"(%\w+) = (%\w+)[,)]", line):  # what a loop carries
-            steps.append((result, [initial]))
-        if (found := re.match(r"(%\w+)(?::\d+)? = ([\w.]+) (.*)", line)) and found[2] not in ("tt.load", "scf.for", "scf.while", "scf.if"):
-            steps.append((found[1], re.findall(r"%\w+", found[3])))
-    _origins(steps, origins)
-
     # What is open: for each region the tally so far, and that of the branch beside it.
     outside: collections.Counter = collections.Counter()
     in_loops: collections.Counter = collections.Counter()
     regions: list[tuple[str, collections.Counter, collections.Counter]] = []
-    for line in lines:
+    for line in map(str.strip, body.splitlines()):
+        # a name may come again in another region, with another meaning, but is always defined before it is used
+        for result, initial in re.findall(r"(%\w+) = (%\w+)[,)]", line):  # what a loop carries
+            origins[result] = _union(origins, [initial])
+        if found := re.match(r"(%\w+)(?::\d+)? = \"?([\w.]+)\"? ?(.*)", line):
+            opaque = found[2] in ("tt.load", "scf.for", "scf.while", "scf.if")
+            origins[found[1]] = frozenset() if opaque else _union(origins, re.findall(r"%\w+", found[3]))
         if found := re.search(r"\btt\.(load|store) (%\w+).* : (?:tensor<([\dx]*)x)?!tt\.ptr", line):
             where = regions[-1][1] if regions else outside
             where[found[1], _array(origins, found[2])] += math.prod(map(int, found[3].split("x"))) if found[3] else 1
@@ -322,21 +331,29 @@ def _elements(ttgir: str, labels: tuple[str | None, ...]) -> Tallies:
     return tallies
 
 
+def _union(origins: Mapping[str, frozenset[str]], names: Iterable[str]) -> frozenset[str]:
+    """The arrays that any of these values is computed from the address of."""
+    return frozenset().union(*(origins.get(name, frozenset()) for name in names))
+
+
 def _array(origins: Mapping[str, frozenset[str]], address: str) -> str:
-    return " or ".join(sorted(origins.get(address, ()))) or "?"
+    return " or ".join(sorted(_union(origins, [address]))) or "?"
 
 
 # The data.
 
 
 def as_json(measured: Mapping[str, Measured]) -> dict[str, Any]:
-    import triton
-
     return {
-        "triton": triton.__version__,
+        "versions": {name: importlib.metadata.version(name) for name in ("triton", *["jax"] * any(name.startswith("jax-") for name in measured))},
         "kernels": {name: {kernel.name: kernel.as_json() for kernel in found.kernels} for name, found in measured.items()},
         "shortfalls": {name: {what: round(number, 4) for what, number in found.broken.items()} for name, found in measured.items() if found.broken},
     }
+
+
+def comparable(before: Mapping[str, Any], now: Mapping[str, Any], name: str) -> bool:
+    """Whether a build's kernels were compiled by the same versions; others give other figures."""
+    return all(before["versions"].get(package) == now["versions"].get(package) for package in ("triton", "jax")[: 2 if name.startswith("jax-") else 1])
 
 
 def dumps(data: Mapping[str, Any]) -> str:
@@ -362,12 +379,12 @@ def _flat(x: Any, name: str = "") -> Iterable[tuple[str, Any]]:
 
 
 def worse(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Rules that are broken now and were not, or not so far, as lines. Another Triton's figures are others, and only what is broken is compared."""
+    """Rules that are broken now and were not, or not so far, as lines. Among other versions, which rules they are is all that is compared."""
     known = before["shortfalls"]
     lines = []
     for name, broken in now["shortfalls"].items():
         for what, number in broken.items():
             most = known.get(name, {}).get(what, 0)
-            if number > most and (not most or before["triton"] == now["triton"]):
+            if number > most and (not most or comparable(before, now, name)):
                 lines.append(f"{name} / {what}: {number}, and at most {most} is known")
     return lines

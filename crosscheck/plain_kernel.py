@@ -43,5 +43,6 @@ def gae(operands: Mapping[str, Any], gamma: float = 0.99, lam: float = 0.95) -> 
     rows, steps = rewards.shape
     advantages, returns = torch.empty_like(rewards), torch.empty_like(rewards)
     block = triton.next_power_of_2(steps)
-    _gae_kernel[(rows,)](rewards, values, terminated, operands["bootstrap_value"], advantages, returns, steps, gamma, lam, BLOCK=block, num_warps=4)
+    launch: Any = _gae_kernel[(rows,)]
+    launch(rewards, values, terminated, operands["bootstrap_value"], advantages, returns, steps, gamma, lam, BLOCK=block, num_warps=4)
     return advantages, returns

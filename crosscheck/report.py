@@ -118,22 +118,22 @@ def page(report: Report) -> str:
         f"# Crosscheck on {made['device']}",
         f"{made['date']}, {made['extent']} extent, seed {made['seed']}. {verdict(report)}",
         UNITS,
-        _markdown(("package", "version"), made["versions"].items()),
+        markdown(("package", "version"), made["versions"].items()),
         "## Backends and the float64 oracle",
-        _markdown(BACKEND_COLUMNS, map(backend_row, report.tallies)),
+        markdown(BACKEND_COLUMNS, map(backend_row, report.tallies)),
     ]
     if report.pairs:
-        lines += ["## Backends and each other", _markdown(PAIR_COLUMNS, map(pair_row, report.pairs))]
+        lines += ["## Backends and each other", markdown(PAIR_COLUMNS, map(pair_row, report.pairs))]
     failures = [f"- {tally.backend}: {failure}" for tally in report.tallies for failure in tally.failures]
     if failures:
         lines += ["## Failures", "\n".join(failures)]
     rules = [(name, RULES[name].statement) for name in made["scenarios"] if name in RULES]
     if rules:
-        lines += ["## Rules", _markdown(("rule", "statement"), rules)]
+        lines += ["## Rules", markdown(("rule", "statement"), rules)]
     return "\n\n".join(lines) + "\n"
 
 
-def _markdown(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+def markdown(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     columns = list(columns)
     cells = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in [columns, ["---"] * len(columns), *cells])

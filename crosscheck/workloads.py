@@ -84,7 +84,7 @@ TARGETS = {
         Target("8 x 131072", "8 rows of 131072 steps", fraction=0.65),
         Target("1 x 4194304", "one row of 4194304 steps", fraction=0.60),
         Target("retrace", "Retrace with A = 4 and 18, T from 128 to 131072", fraction=0.85),
-        Target("call", "host time of a warm torch call, gae 4096 x 128, over that of a plain `kernel[grid](...)` wrapper", ratio=0.45),
+        Target("call", "host time of a warm torch call, gae 4096 x 128, over that of a wrapper that launches through Triton's dispatcher", ratio=0.45),
         Target("twins", "device time of JAX in one jit over that of the Triton twin", ratio=1.10),
         Target("cpu", "time on the CPU over that of the vectorised NumPy loop", ratio=1.0),
     )

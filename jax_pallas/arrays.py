@@ -57,6 +57,9 @@ class WholeArrays:
     def numbered(self, length: int) -> jax.Array:
         return jnp.arange(length, dtype=jnp.int32)
 
+    def joined(self, first: jax.Array, second: jax.Array) -> jax.Array:
+        return jnp.concatenate([first, second])
+
     def take(self, array: jax.Array, place: jax.Array) -> jax.Array:
         return jnp.take_along_axis(array, place, 0, mode="promise_in_bounds")
 

@@ -20,6 +20,9 @@ from rlscan.spec.steps import Steps
 # Steps of a CPU's loop between two looks at its condition: beyond this, programs grow and gain nothing.
 UNROLL = 8
 
+# Rows that are turned at a time on a CPU, and how often at most, which keeps programs small.
+ROWS, TURNS = 64, 32
+
 then = bind(coefficients.then, jnp, jax.Array)
 step = bind(coefficients.step, jnp, jax.Array)
 
@@ -30,20 +33,33 @@ def by_whole_arrays(call: Call) -> tuple[jax.Array, ...]:
     steps = Steps(call, WholeArrays(call.dtype))
     alpha, beta = steps.coefficients()
     seed = steps.seed()
-    loop, tree = functools.partial(_loop, backward=call.backward), functools.partial(_tree, backward=call.backward)
+    loop = functools.partial(_loop, backward=call.backward, time_last=call.time_axis == len(call.row_shape) == 1)
+    tree = functools.partial(_tree, backward=call.backward)
     state = lax.platform_dependent(alpha, beta, seed, cpu=loop, default=tree)
     beyond = jnp.concatenate([state[1:], seed[None]] if call.backward else [seed[None], state[:-1]])
     return steps.outputs(state, beyond)
 
 
-def _loop(alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool) -> jax.Array:
+def _loop(alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool, time_last: bool = False) -> jax.Array:
     """The state at every step."""
+    if time_last:
+        # Coefficients and outputs are computed in the caller's order, and turned in between: else XLA reads all arguments against theirs.
+        alpha, beta = map(_turned, lax.optimization_barrier((alpha.T, beta.T)))
+        state = _loop(alpha, beta, seed, backward)
+        return lax.optimization_barrier(lax.optimization_barrier(state).T).T
 
     def body(state: jax.Array, pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         state = step(*pair, state)
         return state, state
 
     return lax.scan(body, seed, (alpha, beta), reverse=backward, unroll=UNROLL)[1]
+
+
+def _turned(array: jax.Array) -> jax.Array:
+    """The transpose, by few rows at a time: at strides that are powers of two, the cache lines of many would push each other out."""
+    rows = array.shape[0]
+    width = max(ROWS, -(-rows // TURNS))
+    return lax.optimization_barrier(jnp.concatenate([array[first : first + width].T for first in range(0, rows, width)], 1))
 
 
 def _tree(alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool) -> jax.Array:

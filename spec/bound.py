@@ -237,6 +237,11 @@ class Arithmetic:
     def numbered(self, length: int) -> np.ndarray:
         return np.arange(length)
 
+    def joined(self, first: Any, second: Any) -> Any:
+        if not isinstance(first, Rounded):
+            return np.concatenate([first, second])
+        return Rounded(self, np.concatenate([first.value, second.value]), np.concatenate([first.error, second.error]))
+
     def take(self, array: Any, place: np.ndarray) -> Any:
         return _each(array, lambda own: np.take_along_axis(own, place, 0))
 

@@ -83,6 +83,16 @@ def fading_then(first_addend: Array, first_factor: Array, second_addend: Array, 
     return fading_step(second_addend, second_factor, first_addend), factor
 
 
+def finite_step(addend: Array, factor: Array, state: Array) -> Array:
+    """`step` for fewer operations, where this is finite: a cut or an infinite factor in it would have made it NaN, if it met NaN or infinity."""
+    return addend + factor * state
+
+
+def finite_then(first_addend: Array, first_factor: Array, second_addend: Array, second_factor: Array) -> tuple[Array, Array]:
+    """`then` likewise: where all states that come of it are finite, none of them met a product that should not have underflown."""
+    return finite_step(second_addend, second_factor, first_addend), second_factor * first_factor
+
+
 def skip(addend: Array, factor: Array, valid: Array) -> tuple[Array, Array]:
     """The recurrence's step where the step is a real transition, and no step at all elsewhere (B8)."""
     return xp.where(valid, addend, 0.0), xp.where(valid, factor, 1.0)

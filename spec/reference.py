@@ -56,6 +56,9 @@ class WholeNumPyArrays:
     def numbered(self, length: int) -> np.ndarray:
         return np.arange(length)
 
+    def joined(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        return np.concatenate([first, second])
+
     def take(self, array: np.ndarray, place: np.ndarray) -> np.ndarray:
         return np.take_along_axis(array, place, 0)
 

@@ -11,7 +11,7 @@ from rlscan.spec.taps import STATE, STATE_BEYOND, Constant, Outside, Read
 
 
 class WholeArrays(Protocol):
-    """What is asked of an array library here: NumPy's names, and the four things that differ.
+    """What is asked of an array library here: NumPy's names, and what differs.
 
     `xp` has `where`, `exp`, `broadcast_to`, `moveaxis`, and arrays have `reshape`.
     """
@@ -30,6 +30,9 @@ class WholeArrays(Protocol):
 
     def numbered(self, length: int) -> Any:
         """0 .. length-1, as integers."""
+
+    def joined(self, first: Any, second: Any) -> Any:
+        """One behind the other along the first axis, in a new array."""
 
     def take(self, array: Any, place: Any) -> Any:
         """`array[place]` along the first axis, element by element."""
@@ -50,8 +53,8 @@ class Steps:
         self.call, self.library = call, library
         self.shape = (call.steps, *call.row_shape)
         self.arguments = {argument.name: argument for argument in call.recurrence.arguments}
-        t = library.xp.broadcast_to(library.numbered(call.steps).reshape((-1,) + (1,) * len(call.row_shape)), self.shape)
-        self.places = {"following": t + 1, "preceding": t - 1}
+        # Where the neighbours are not the stored ones: for each step, which.
+        self.places: dict[str, Any] = {}
         self.valid: Any = None
         if call.wiring.validity == "given":
             self.valid = self.tap(call.wiring.valid_taps[0])
@@ -65,19 +68,27 @@ class Steps:
     def bound(self, function: Any) -> Any:
         return bind(function, self.library.xp, self.library.array_type)
 
+    def numbers(self) -> Any:
+        """t, at every step of every row."""
+        return self.library.xp.broadcast_to(self.library.numbered(self.call.steps).reshape((-1,) + (1,) * len(self.call.row_shape)), self.shape)
+
+    def beside(self, array: Any, edge: Any, backward: bool) -> Any:
+        """What is stored at t-1, or at t+1 in a backward recurrence, and `edge` outside the window."""
+        edge = self.library.xp.broadcast_to(edge, (1, *self.call.row_shape))[: self.call.steps]
+        return self.library.joined(array[1:], edge) if backward else self.library.joined(edge, array[:-1])
+
     def nearest_valid_steps(self) -> Any:
         """For each step, the nearest valid one after it, else T, or before it, else -1."""
-        backward, steps = self.call.wiring.neighbour == "next", self.call.steps
-        beside = self.places["following" if backward else "preceding"]
-        inside = (beside >= 0) & (beside < steps)
-        valid = self.library.take(self.valid, self.library.xp.where(inside, beside, 0))
-        return self.library.nearest(self.library.xp.where(inside & valid, beside, steps if backward else -1), backward)
+        backward = self.call.wiring.neighbour == "next"
+        nowhere = self.library.numbered(1) + (self.call.steps if backward else -1)
+        valid = self.library.xp.where(self.valid, self.numbers(), nowhere)
+        return self.library.nearest(self.beside(valid, nowhere, backward), backward)
 
     def array(self, name: str) -> Any:
         """The argument as `[T, rows..]`, or `[rows..]` if it has no time; flags as they are, not yet as booleans."""
         call, argument, array = self.call, self.arguments[name], self.call.arrays[name]
         array = self.library.flag(array) if argument.flag else self.library.number(array)
-        if argument.shape == "row":
+        if argument.shape == "row" or (argument.shape == "parameter" and tuple(array.shape) == ()):
             return array
         frame = call.shape[: call.frame_ndim]
         if argument.shape == "parameter":
@@ -91,7 +102,7 @@ class Steps:
         if isinstance(tap, Constant):
             return self.library.constant(tap.value)
         if isinstance(tap, Outside):
-            place = self.places[tap.at] if tap.at in self.places else self.places["following" if tap.at == "next" else "preceding"]
+            place = self.places[tap.at] if tap.at in self.places else self.numbers() + (1 if tap.at == "next" else -1)
             return (place < 0) | (place >= self.call.steps)
         assert isinstance(tap, int)
         return self.read(self.call.wiring.reads[tap])
@@ -110,10 +121,12 @@ class Steps:
                 total = self.bound(coefficients.expectation)(total, probabilities[..., action], array[..., action])
             return total
         edge = self.array(read.edge) if isinstance(read.edge, str) else library.constant(read.edge)  # type: ignore[arg-type]
+        array = library.xp.broadcast_to(array, self.shape)
+        if read.at not in self.places:
+            return self.beside(array, edge, read.at == "following")
         place = self.places[read.at]
         inside = (place >= 0) & (place < self.call.steps)
-        stored = library.take(library.xp.broadcast_to(array, self.shape), library.xp.where(inside, place, 0))
-        return library.xp.where(inside, stored, edge)
+        return library.xp.where(inside, library.take(array, library.xp.where(inside, place, 0)), edge)
 
     def coefficients(self) -> tuple[Any, Any]:
         """alpha and beta of every step; those of no step at all where it is not valid."""

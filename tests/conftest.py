@@ -140,6 +140,15 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return lines
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What measures time runs only where it is asked for: `-m perf`."""
+    if "perf" in (config.getoption("markexpr") or ""):
+        return
+    measures = [item for item in items if item.get_closest_marker("perf")]
+    config.hook.pytest_deselected(items=measures)
+    items[:] = [item for item in items if item not in set(measures)]
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if DEVICE == "cpu" and item.get_closest_marker("gpu"):
         pytest.skip("needs an NVIDIA GPU")

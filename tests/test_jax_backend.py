@@ -330,13 +330,21 @@ def test_where_a_gpu_is_at_hand_the_platform_is_chosen_when_compiling(monkeypatc
     assert "triton" not in function.trace(arrays).lower(lowering_platforms=("cpu",)).as_text()
 
 
-def test_the_gradient_of_whole_arrays_is_the_adjoint():
-    arguments = draw(RECURRENCES["gae"], variants(RECURRENCES["gae"])[0], (3, 7))
+@pytest.mark.parametrize("rows", [64, 65, 2100])
+def test_many_rows_of_whole_arrays(rows):
+    """A CPU turns batch-major arrays by some of their rows at a time."""
+    recurrence, arguments = RECURRENCES["gae"], draw(RECURRENCES["gae"], variants(RECURRENCES["gae"])[-1], (rows, 9))
+    agree(recurrence, arguments, jax_pallas.run(recurrence, in_jax(arguments), "vectorised"))
+
+
+@pytest.mark.parametrize("rows", [3, 70])
+def test_the_gradient_of_whole_arrays_is_the_adjoint(rows):
+    arguments = draw(RECURRENCES["gae"], variants(RECURRENCES["gae"])[0], (rows, 7))
     arrays, others = split(arguments)
     gradient = jax.grad(lambda rewards: jax_pallas.run(RECURRENCES["gae"], arrays | others | {"rewards": rewards}, "vectorised").advantages.sum())(
         arrays["rewards"]
     )
-    adjoint = {name: arguments[name] for name in ("terminated", "gamma", "lam")} | {"inputs": np.ones((3, 7), np.float32)}
+    adjoint = {name: arguments[name] for name in ("terminated", "gamma", "lam")} | {"inputs": np.ones((rows, 7), np.float32)}
     agree(RECURRENCES["eligibility_traces"], adjoint, gradient)
 
 

@@ -20,8 +20,8 @@ from rlscan.crosscheck.scenarios import Problem, covering  # noqa: E402
 from rlscan.spec.calls import check  # noqa: E402
 from rlscan.spec.plan import Plan  # noqa: E402
 from rlscan.spec.recurrences import RECURRENCES  # noqa: E402
-from rlscan.torch_triton import repeated  # noqa: E402
-from rlscan.torch_triton.arrays import Tensors  # noqa: E402
+from rlscan.torch_triton import repeated, vectorised  # noqa: E402
+from rlscan.torch_triton.arrays import Flag, Tensors  # noqa: E402
 from rlscan.torch_triton.launch import Prepared  # noqa: E402
 
 each_recurrence = pytest.mark.parametrize("recurrence", RECURRENCES.values(), ids=RECURRENCES)
@@ -345,6 +345,55 @@ def test_kernels_run_on_the_current_stream_and_wait_for_nothing(device):
             torch_triton.vtrace(**given)
     finally:
         torch.cuda.set_sync_debug_mode(previous)
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy"])
+@each_recurrence
+def test_both_libraries_of_whole_arrays(recurrence, library, monkeypatch):
+    """Large arrays and gradients go to PyTorch, all others on a CPU to NumPy, in which long arrays are selected from by their bits."""
+    monkeypatch.setattr(vectorised, "MANY", 0 if library == "torch" else 1 << 20)
+    monkeypatch.setattr(Flag, "MANY", 0)
+    for number, variant in enumerate(covering(variants(recurrence, ("per row", "per step", "number")))):
+        for dtype in ("float32", "float64"):
+            shape, axis = [((3, 41), -1), ((41, 3), 0), ((2, 41, 2), 1), ((41,), 0)][number % 4]
+            problem = Problem("libraries", str(variant), recurrence, draw(recurrence, variant, shape, axis, dtype=dtype, seed=number))
+            assert wrong(problem, as_numpy(run(recurrence, tensors(problem.arguments, dtype=dtype), "vectorised"))) is None
+
+
+@pytest.mark.parametrize("shape", [(1100, 20), (3, 200), (8, 2048)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_numbers_that_are_not_finite_are_scanned_with_care(shape, axis, monkeypatch):
+    """The quick forms of `step` and `then` know no cuts; what they give is kept only where all of it is finite."""
+    recurrence = RECURRENCES["affine_scan"]
+    shape = shape[:: 1 if axis else -1]
+    random = np.random.default_rng(3)
+    arguments = {"addend": random.standard_normal(shape).astype(np.float32), "factor": random.uniform(-1, 1, shape).astype(np.float32)}
+    arguments |= {"initial": None, "reverse": True, "time_axis": axis}
+    problem = Problem("finite", "", recurrence, arguments)
+    careful = vectorised.coefficients.step
+    with monkeypatch.context() as patch:
+        patch.setattr(vectorised.coefficients, "step", None)
+        results = as_numpy(run(recurrence, tensors(arguments), "vectorised"))
+    assert vectorised.coefficients.step is careful
+    assert wrong(problem, results) is None
+    addend, factor = (np.moveaxis(arguments[name], axis, 0) for name in ("addend", "factor"))
+    addend[13, 1], addend[7, 0], factor[5, :2] = np.nan, -np.inf, 0.0
+    problem = Problem("finite", "", recurrence, arguments)
+    assert wrong(problem, as_numpy(run(recurrence, tensors(arguments), "vectorised"))) is None
+
+
+def test_whole_arrays_of_pytorch_have_a_gradient():
+    """It is refused by `run`, and not wrong below."""
+    recurrence = RECURRENCES["gae"]
+    arguments = draw(recurrence, smallest(recurrence, "next_values"), (3, 7))
+    given = tensors(arguments)
+    given["rewards"].requires_grad_()
+    advantages, _ = vectorised.by_whole_arrays(check(recurrence, given, Tensors()))
+    advantages.sum().backward()
+    adjoint = {name: arguments[name] for name in ("terminated", "truncated", "gamma", "lam") if arguments.get(name) is not None}
+    adjoint |= {"inputs": np.ones((3, 7), np.float32), "time_axis": arguments["time_axis"]}
+    expected = run(RECURRENCES["eligibility_traces"], tensors(adjoint), "vectorised")[0]
+    torch.testing.assert_close(given["rewards"].grad, expected)
 
 
 def test_importing_the_backend_does_not_import_triton():

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch.autograd import forward_ad
+
+from rlscan.spec.steps import Steps
+from rlscan.spec.taps import Constant, Outside
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -54,6 +61,9 @@ class WholeTensors:
     def numbered(self, length: int) -> torch.Tensor:
         return torch.arange(length, device=self.device)
 
+    def joined(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return torch.cat([first, second])
+
     def take(self, array: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
         return torch.take_along_dim(array, place, 0)
 
@@ -61,3 +71,158 @@ class WholeTensors:
         if backward:
             return place.flip(0).cummin(0).values.flip(0)
         return place.cummax(0).values
+
+
+def in_numpy(x: torch.Tensor) -> np.ndarray:
+    """The same memory, unless the sign is still to be applied to it."""
+    return x.numpy(force=True) if x.requires_grad or x.is_neg() else x.numpy()
+
+
+class Flag:
+    """Truth values to select by."""
+
+    # Below this many elements it is the calls that cost.
+    MANY = 4096
+
+    def __init__(self, array: np.ndarray, dtype: np.dtype) -> None:
+        self.array, self.dtype = array, dtype
+
+    @functools.cached_property
+    def unset(self) -> np.ndarray:
+        """All bits where the flag is not set."""
+        bits = self.array.astype(f"i{self.dtype.itemsize}")
+        bits -= 1
+        return bits
+
+    def select(self, yes: Any, no: Any) -> np.ndarray:
+        """By operations on bits: NumPy's own `where` goes element by element, at several times the cost of those."""
+        if self.array.size < self.MANY or yes.dtype != self.dtype or no.dtype != self.dtype:
+            return np.where(self.array, yes, no)
+        yes, no = (x.view(self.unset.dtype) for x in (yes, no))
+        if yes.ndim == 0 and yes == 0:
+            return (no & self.unset).view(self.dtype)
+        return (yes ^ ((yes ^ no) & self.unset)).view(self.dtype)
+
+
+class Choice:
+    """`yes` where a flag is set and `no` elsewhere: one number until it meets an array, so that most of what is done with flags takes no pass over one."""
+
+    __array_ufunc__ = None
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, flag: Flag, yes: Any, no: Any) -> None:
+        self.flag, self.yes, self.no = flag, yes, no
+
+    def spread(self) -> np.ndarray:
+        yes, no = np.asarray(self.yes)[()], np.asarray(self.no)[()]
+        if yes.dtype == bool and yes != no:
+            return self.flag.array if yes else ~self.flag.array
+        return self.flag.select(yes, no)
+
+    def meet(self, other: Any, operation: Callable[[Any, Any], Any]) -> Any:
+        if isinstance(other, Choice):
+            if other.flag is not self.flag:
+                return operation(self.spread(), other.spread())
+            return Choice(self.flag, operation(self.yes, other.yes), operation(self.no, other.no))
+        if np.ndim(other) == 0:
+            return Choice(self.flag, operation(self.yes, other), operation(self.no, other))
+        return operation(self.spread(), other)
+
+    def __neg__(self) -> Choice:
+        return Choice(self.flag, -self.yes, -self.no)
+
+
+def _forward(operation: Callable[[Any, Any], Any]) -> Callable[[Choice, Any], Any]:
+    return lambda self, other: self.meet(other, operation)
+
+
+def _reflected(operation: Callable[[Any, Any], Any]) -> Callable[[Choice, Any], Any]:
+    return lambda self, other: self.meet(other, lambda one, two: operation(two, one))
+
+
+for _name in ("add", "sub", "mul", "truediv", "and", "or", "eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Choice, f"__{_name}__", _forward(getattr(operator, f"__{_name}__")))
+    if _name in ("add", "sub", "mul", "truediv", "and", "or"):
+        setattr(Choice, f"__r{_name}__", _reflected(getattr(operator, f"__{_name}__")))
+
+
+def spread(x: Any) -> Any:
+    return x.spread() if isinstance(x, Choice) else x
+
+
+class _Numbers:
+    """What is asked of NumPy, of `Choice` too."""
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self.dtype = dtype
+
+    def exp(self, x: Any) -> Any:
+        return np.exp(spread(x))
+
+    def moveaxis(self, x: Any, source: int, destination: int) -> Any:
+        return x if source == destination else np.moveaxis(x, source, destination)
+
+    def broadcast_to(self, x: Any, shape: tuple[int, ...]) -> Any:
+        x = spread(x)
+        return x if np.shape(x) == shape else np.broadcast_to(x, shape)
+
+    def where(self, condition: Any, yes: Any, no: Any) -> Any:
+        if isinstance(condition, Choice):
+            yes, no, flag = yes if condition.yes else no, yes if condition.no else no, condition.flag
+        elif np.ndim(condition) == 0:
+            return self.array(yes if condition else no)
+        else:
+            flag = Flag(condition, self.dtype)
+        # Where a branch is a choice by the same flag, only one side of it is seen.
+        yes = self.array(yes.yes if isinstance(yes, Choice) and yes.flag is flag else yes)
+        no = self.array(no.no if isinstance(no, Choice) and no.flag is flag else no)
+        return Choice(flag, yes, no) if yes.ndim == no.ndim == 0 else flag.select(yes, no)
+
+    def array(self, x: Any) -> Any:
+        x = spread(x)
+        return x if isinstance(x, np.ndarray) else self.dtype.type(x) if isinstance(x, float) else np.asarray(x)[()]
+
+
+_numbers = functools.cache(_Numbers)
+
+
+class HostArrays:
+    """Whole-array work by NumPy, in the memory of CPU tensors. It has no derivative."""
+
+    array_type = np.ndarray
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = np.dtype(dtype)
+        self.xp = _numbers(self.dtype)
+
+    def number(self, x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            x = in_numpy(x if x.is_floating_point() and x.dtype is not torch.bfloat16 else x.to(DTYPES[self.dtype.name]))
+        return np.asarray(spread(x), self.dtype)[()]
+
+    def flag(self, x: torch.Tensor) -> np.ndarray:
+        array = in_numpy(x.float() if x.dtype is torch.bfloat16 else x)
+        return array if x.dtype is torch.bool else array != 0
+
+    def constant(self, value: float | bool) -> Any:
+        return value if isinstance(value, bool) else self.dtype.type(value)
+
+    def numbered(self, length: int) -> np.ndarray:
+        return np.arange(length)
+
+    def joined(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        return np.concatenate([first, second])
+
+    def take(self, array: np.ndarray, place: np.ndarray) -> np.ndarray:
+        return np.take_along_axis(array, place, 0)
+
+    def nearest(self, place: np.ndarray, backward: bool) -> np.ndarray:
+        return np.minimum.accumulate(place[::-1])[::-1] if backward else np.maximum.accumulate(place)
+
+
+class HostSteps(Steps):
+    """Taps in which flags are choices, so that what is found out about one to select by it is found out once."""
+
+    def tap(self, tap: int | Constant | Outside | str) -> Any:
+        x = super().tap(tap)
+        return Choice(Flag(x, np.dtype(self.call.dtype)), True, False) if isinstance(x, np.ndarray) and x.dtype == bool else x

@@ -1,31 +1,115 @@
-"""The whole-array path: PyTorch operations on any device, for CPU tensors above all.
+"""The whole-array path: PyTorch operations on any device, and NumPy's in the memory of CPU tensors that are not too large.
 
-Time is cut into blocks. All blocks are composed step by step at once, then a carry goes from block to block, so a row of
-T steps costs about 2 sqrt(T) operations instead of T.
+Time is cut into blocks. All blocks are composed step by step at once, then a carry goes from block to block, so a row of T steps
+costs about 2 sqrt(T) operations instead of T.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 
 from rlscan.spec import coefficients
 from rlscan.spec.calls import Call
 from rlscan.spec.steps import Steps
-from rlscan.torch_triton.arrays import WholeTensors
+from rlscan.torch_triton.arrays import HostArrays, HostSteps, WholeTensors
+
+# NumPy's calls cost less, PyTorch's use all cores.
+MANY = 1 << 20
+
+# Arrays of the frame's size that a call holds at one time.
+AT_ONCE = 8
+
+# Steps of a block in NumPy, and the rows from which on steps are taken one by one: what a call costs is then little beside its work.
+BLOCK = 8
+ROWS = 1024
 
 
 def by_whole_arrays(call: Call) -> tuple[torch.Tensor, ...]:
     """The outputs of a call."""
-    library = WholeTensors(call.dtype, call.device)
-    steps = Steps(call, library)
-    frame = call.arrays[call.recurrence.frame.name]
-    if frame.numel() == 0:
-        return tuple(torch.empty(call.shape, dtype=library.dtype, device=call.device) for _ in call.recurrence.output_names)
+    if math.prod(call.shape) == 0:
+        dtype = WholeTensors(call.dtype, call.device).dtype
+        return tuple(torch.empty(call.shape, dtype=dtype, device=call.device) for _ in call.recurrence.output_names)
+    if call.device.type == "cpu" and math.prod(call.shape) < MANY and all(map(_is_plain, call.arrays.values())):
+        with np.errstate(all="ignore"):
+            return tuple(torch.from_numpy(np.ascontiguousarray(output)) for output in _by_numpy(call))
+    return tuple(output.contiguous() for output in _by_torch(call))
+
+
+def _is_plain(array: torch.Tensor) -> bool:
+    """It has memory, and takes no part in a derivative."""
+    return type(array) is torch.Tensor and not (torch.is_grad_enabled() and array.requires_grad)
+
+
+def _by_torch(call: Call) -> tuple[torch.Tensor, ...]:
+    steps = Steps(call, WholeTensors(call.dtype, call.device))
     alpha, beta = steps.coefficients()
-    state, beyond = _scan(steps, alpha, beta, steps.seed(), call.backward)
-    return tuple(output.contiguous() for output in steps.outputs(state, beyond))
+    return steps.outputs(*_scan(steps, alpha, beta, steps.seed(), call.backward))
+
+
+def _by_numpy(call: Call) -> tuple[np.ndarray, ...]:
+    # glibc keeps twice the largest block that was ever freed, and hands the rest back to the kernel, whose pages cost more than the sums on them.
+    # So one block of what a call needs is freed, which nothing has touched.
+    np.empty(AT_ONCE * math.prod(call.shape), call.dtype)
+    steps = HostSteps(call, HostArrays(call.dtype))
+    (alpha, beta), seed = steps.coefficients(), steps.seed()
+    state = _host_scan(alpha, beta, seed, coefficients.finite_then, coefficients.finite_step, call.backward)
+    if not np.isfinite(state.min()) or not np.isfinite(state.max()):
+        state = _host_scan(alpha, beta, seed, coefficients.then, coefficients.step, call.backward)
+    return steps.outputs(state, steps.beside(state, seed, call.backward) if call.wiring.needs_state_beyond else None)
+
+
+def _host_scan(alpha: np.ndarray, beta: np.ndarray, seed: np.ndarray, then: Callable[..., Any], step: Callable[..., Any], backward: bool) -> np.ndarray:
+    """The state at every step, in the memory order of `alpha`."""
+    if alpha.ndim == 1:
+        return _host_scan(alpha[:, None], beta[:, None], seed[None], then, step, backward)[:, 0]
+    state = np.empty_like(alpha)
+    turned = alpha.strides[0] < max(alpha.strides[1:])
+    addend, factor, into = (_rows_last(alpha), _rows_last(beta), _spaced(alpha)) if turned else (alpha, beta, state)
+    along = slice(None, None, -1 if backward else 1)
+    _fill(into[along], addend[along], factor[along], seed, then, step)
+    if turned:
+        state[...] = into
+    return state
+
+
+def _rows_last(array: np.ndarray) -> np.ndarray:
+    """A copy with the elements of a step side by side in memory."""
+    copy = _spaced(array)
+    # A few rows at a time: at strides that are powers of two, the cache lines of many would push each other out.
+    for first in range(0, array.shape[1], 64):
+        copy[:, first : first + 64] = array[:, first : first + 64]
+    return copy
+
+
+def _spaced(array: np.ndarray) -> np.ndarray:
+    """An array of this shape, with rows last and with strides that are no powers of two."""
+    *shape, last = array.shape
+    return np.empty((*shape, last + 16), array.dtype)[..., :last]
+
+
+def _fill(state: np.ndarray, alpha: np.ndarray, beta: np.ndarray, seed: np.ndarray, then: Callable[..., Any], step: Callable[..., Any]) -> None:
+    """Writes the state at every step, from the first to the last."""
+    length = len(alpha)
+    blocks = length // BLOCK if length > 2 * BLOCK and seed.size < ROWS else 0
+    if blocks:
+        within = blocks * BLOCK
+        into, addend, factor = (np.moveaxis(array[:within].reshape(blocks, BLOCK, *array.shape[1:]), 1, 0) for array in (state, alpha, beta))
+        maps = [(addend[0], factor[0])]
+        for one, other in zip(addend[1:], factor[1:], strict=True):
+            maps.append(then(*maps[-1], one, other))
+        ends = into[-1]
+        _fill(ends, *maps[-1], seed, then, step)
+        before = np.concatenate([seed[None], ends[:-1]])
+        for place, pair in zip(into[:-1], maps[:-1], strict=True):
+            place[...] = step(*pair, before)
+        seed, state, alpha, beta = ends[-1], state[within:], alpha[within:], beta[within:]
+    for place, addend, factor in zip(state, alpha, beta, strict=True):
+        place[...] = seed = step(addend, factor, seed)
 
 
 def _scan(steps: Steps, alpha: torch.Tensor, beta: torch.Tensor, seed: torch.Tensor, backward: bool) -> tuple[torch.Tensor, torch.Tensor]:

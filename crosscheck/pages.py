@@ -1,0 +1,20 @@
+"""Pages in docs/reports, made from the JSON of a run or of a benchmark and from nothing else."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+from rlscan.crosscheck import bench, bench_report, report
+from rlscan.crosscheck.compare import Report
+
+
+def rendered(source: Path, name: str) -> dict[str, str]:
+    """The page and its plots by file name; without matplotlib only the page."""
+    data = json.loads(source.read_text(encoding="utf-8"))
+    if data.get("kind") != bench.KIND:
+        return {f"{name}.md": report.page(Report.from_json(data))}
+    found = bench.Found.from_json(data)
+    plots = bench_report.plots(found, name) if importlib.util.find_spec("matplotlib") else {}
+    return {f"{name}.md": bench_report.page(found, name), **plots}

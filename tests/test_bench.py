@@ -1,0 +1,300 @@
+"""The benchmark: nothing wrong is timed, bytes and targets are counted right, and pages are made from the JSON alone."""
+
+import dataclasses
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlscan.crosscheck import __main__ as command
+from rlscan.crosscheck import bench, bench_report, pages, ratios, workloads
+from rlscan.crosscheck.baselines import BASELINES, Baseline
+from rlscan.crosscheck.bench import NUMPY, PLAIN, RLSCAN, Bench, Entry, Found, HostCall, Row, judged, judgements
+from rlscan.crosscheck.engines import ENGINES, LOOPED, JaxEngine, NumPyEngine, Timing
+from rlscan.crosscheck.ppo import Sizes, Update, measure
+from rlscan.crosscheck.workloads import GIVEN, LAYOUTS, PIECE, TARGETS, Workload
+from rlscan.spec.calls import check
+from rlscan.spec.recurrences import RECURRENCES
+from rlscan.spec.reference import NumPyArrays, loop
+from tests.conftest import INTERPRETED
+
+REPORTS = Path(__file__).resolve().parent.parent / "docs" / "reports"
+
+FRAMEWORKS = [pytest.param(name, marks=pytest.mark.skipif(ENGINES[name].missing("cpu") is not None, reason=f"no {name}")) for name in ("torch", "jax")]
+needs_torch = pytest.mark.skipif(ENGINES["torch"].missing("cpu") is not None, reason="torch is not installed")
+needs_jax = pytest.mark.skipif(ENGINES["jax"].missing("cpu") is not None, reason="jax is not installed")
+
+VARIANTS = [
+    *(Workload(op, 6, 37, layout) for op in GIVEN for layout in LAYOUTS),
+    Workload("retrace", 5, 9, "time", actions=3),
+    *(Workload("gae", 5, 9, layout, options) for layout in LAYOUTS for options in workloads.OPTIONS),
+]
+
+
+def made_row(**changes) -> Row:
+    row = Row("large", RLSCAN, "torch", "cuda", "gae", "batch", 16384, 512, "", "large batch", size=100, distance=0.5, checked=1.0, method="events")
+    return dataclasses.replace(row, **{"us": 10.0, "low": 9.0, "high": 12.0, "copy_us": 9.5, "loop_us": 9.0} | changes)
+
+
+def made() -> Found:
+    """One of everything."""
+    header = {"date": "2026-01-01", "device": "a GPU", "driver": "1", "cpu": "c", "command": "rlscan-crosscheck bench", "versions": {"python": "3"}}
+    rows = [
+        made_row(),
+        made_row(rows=4096, us=20.0),
+        made_row(framework="jax", us=9.9, method="loop", loop_us=9.9),
+        made_row(target="short", steps=128, copy_us=9.0),
+        made_row(op="vtrace", failure="does not agree", us=None, low=None, high=None, copy_us=None),
+        made_row(implementation=PLAIN, us=30.0, target=None),
+        made_row(device="cpu", target="cpu", rows=8, us=5.0, method="wall"),
+        made_row(device="cpu", target=None, rows=8, implementation=NUMPY, framework="numpy", us=10.0, method="wall"),
+    ]
+    calls = [HostCall(RLSCAN, "torch", "gae", 4096, 128, 12.0, 11.0, 13.0), HostCall(PLAIN, "torch", "gae", 4096, 128, 30.0, 29.0, 33.0)]
+    return Found(header, rows, calls, [Update("torch", "cuda", "64 x 64", "sizes", 0.4, 0.3, 0.1, 0.05)], {"TorchRL": "torchrl is not installed"})
+
+
+@pytest.mark.parametrize("workload", VARIANTS, ids=str)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_kind_of_workload_agrees_and_is_timed(framework, workload):
+    row = Bench(quick=True).row(Entry("test", workload, framework, "cpu"))
+    assert row.failure is None
+    assert row.us is not None
+    assert row.us > 0
+    assert row.copy_us is not None
+
+
+def test_every_operation_has_workloads():
+    assert set(GIVEN) == set(RECURRENCES)
+    for groups in (workloads.groups(), workloads.quick()):
+        every = [workload for chosen in groups.values() for workload in chosen]
+        assert len(set(every)) == len(every)
+        assert all(workload.target in TARGETS for workload in every)
+
+
+def test_what_is_wrong_is_not_timed(monkeypatch):
+    wrong = Baseline("wrong", "numpy", "batch", lambda device: lambda operands: (operands["rewards"], operands["values"]))
+    broken = Baseline("broken", "numpy", "batch", lambda device: lambda operands: (1 / 0,))
+    for baseline in (wrong, broken):
+        monkeypatch.setitem(BASELINES, baseline.name, baseline)
+    rows = [Bench(quick=True).row(Entry("test", Workload("gae", 4, 8), "numpy", "cpu", name)) for name in ("wrong", "broken")]
+    assert [row.us for row in rows] == [None, None]
+    assert re.fullmatch("does not agree with the oracle: .* times the bound", rows[0].failure or "")
+    assert rows[1].failure == "ZeroDivisionError: division by zero"
+
+
+def test_what_takes_too_long_is_stopped(monkeypatch):
+    def forever(operands):
+        while True:
+            pass
+
+    monkeypatch.setattr(bench, "LONGEST_S", 0.1)
+    monkeypatch.setitem(BASELINES, "forever", Baseline("forever", "numpy", "batch", lambda device: forever))
+    row = Bench(quick=True).row(Entry("test", Workload("gae", 4, 8), "numpy", "cpu", "forever"))
+    assert row.failure == "TimeoutError: took longer than 0.1 s"
+
+
+# Compiling takes long, and Brax's formula is another.
+@pytest.mark.parametrize("name", [name for name in BASELINES if not name.startswith(("torch", "TorchRL"))])
+def test_baselines_agree(name):
+    baseline = BASELINES[name]
+    if reason := ENGINES[baseline.framework].missing("cpu"):
+        pytest.skip(reason)
+    if name == PLAIN and not INTERPRETED:
+        pytest.skip("the kernel is interpreted without a GPU")
+    row = Bench(quick=True).row(Entry("test", Workload("gae", 3, 37, baseline.layout), baseline.framework, "cpu", name))
+    if name == "Brax's formula":
+        assert "does not agree" in (row.failure or "")
+    else:
+        assert row.failure is None
+
+
+@needs_torch
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in BASELINES if name.startswith("torch")])
+def test_the_compiled_baselines_agree_before_they_are_compiled(name, monkeypatch):
+    torch = importlib.import_module("torch")
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    row = Bench(quick=True).row(Entry("test", Workload("gae", 3, 37), "torch", "cpu", name))
+    assert row.failure is None
+
+
+@needs_jax
+def test_a_loop_calls_every_time_and_computes_all_results():
+    """The time of the loop grows with the call's, though all calls are alike and one element of each result is read."""
+    engine = JaxEngine("cpu")
+    jnp = importlib.import_module("jax").numpy
+
+    def heavy(operands):
+        return (jnp.sin(jnp.cos(jnp.sin(operands["x"]))),)
+
+    small, large = (float(np.median(engine.looped(heavy, {"x": np.ones(size, np.float32)}))) for size in (1000, 1_000_000))
+    once = engine.wall_time(heavy, {"x": np.ones(1_000_000, np.float32)}).us / 1e6
+    assert large > 10 * small
+    # a loop that called once instead of LOOPED times would take a LOOPEDth part
+    assert large > 5 * once / LOOPED
+
+
+@needs_jax
+@pytest.mark.parametrize("op", ["gae", "retrace", "episodic_prefix_sum"])
+def test_every_form_of_results_goes_through_the_loop(op):
+    workload = Workload(op, 2, 3)
+    operands = workloads.arguments(workload)
+    assert min(JaxEngine("cpu", quick=True).looped(Entry("test", workload, "jax", "cpu").function(), operands)) > 0
+
+
+def test_long_rows_are_cut_so_that_the_oracle_need_not_see_all():
+    """What the oracle says of a stretch is what it says of it in the whole row."""
+    for op in ("gae", "eligibility_traces", "affine_scan"):
+        workload = Workload(op, 2, 2 * PIECE + 30)
+        made = workloads.arguments(workload)
+        inside, end = workloads.samples(workload)
+        assert [len(sample) for sample in (inside, end)] == [4 * PIECE, 60]
+        assert workloads.sampled(workload) == 1
+        results = loop(check(workload.recurrence, workload.numbers() | made, NumPyArrays()))
+        limits = workloads.oracle(workload, made)
+        assert workloads.worst(workload, results, limits) == 0
+        changed = [result.copy() for result in results]
+        changed[0][1, PIECE + 5] += 1
+        assert workloads.worst(workload, changed, limits) > 1
+
+
+def test_a_sample_takes_in_both_ends():
+    (sample,) = workloads.samples(Workload("gae", 16384, 512))
+    assert (sample.rows[0], sample.rows[-1], len(sample.rows)) == (0, 16383, 512)
+
+
+def test_bytes_are_counted_once():
+    """GAE of 2 x 3: 4 bytes for each reward, value and both results, 1 for each flag, 4 for each row's bootstrap value."""
+    workload = Workload("gae", 2, 3)
+    assert workloads.bytes_moved(workload, workloads.arguments(workload)) == 6 * (4 + 4 + 1 + 4 + 4) + 2 * 4
+
+
+def test_of_final_values_the_sectors_count_that_are_read():
+    """8 numbers of 4 bytes are a sector of 32. Of 2 x 16 the first row has flags in one sector, the second in both; time-major neighbours are rows."""
+    flags = np.zeros((2, 16), bool)
+    flags[0, 3] = flags[0, 5] = flags[1, 0] = flags[1, 15] = True
+    made = {"truncated": flags, "final_values": np.zeros((2, 16), np.float32)}
+    results = 2 * 2 * 16 * 4
+    assert workloads.bytes_moved(Workload("gae", 2, 16), made) == results + 32 + 3 * 32
+    # step 0 to 3, 4 to 7, 12 to 15
+    assert workloads.bytes_moved(Workload("gae", 2, 16, "time"), made) == results + 32 + 3 * 32
+
+
+def test_timings_are_medians():
+    assert Timing.of([1e-6, 2e-6, 3e-6, 4e-6, 100e-6], "wall") == Timing(3.0, 1.4, 61.6, "wall")
+    assert NumPyEngine("cpu").host_time(lambda operands: (), {}).method == "host"
+
+
+def test_targets_are_judged_and_no_miss_is_hidden():
+    found = made()
+    assert [(judgement.target.name, judgement.reached) for judgement in judgements(found)] == [
+        ("large batch", True),  # 9.5 / 10
+        ("large batch", False),  # 9.5 / 20
+        ("large batch", True),
+        ("short", True),  # 1 us beyond
+        ("large batch", False),  # not timed
+        ("twins", True),  # 9.9 / 9
+        ("cpu", True),  # 5 / 10
+        ("call", True),  # 12 / 30
+    ]
+    for missed in (made_row(us=None), made_row(target="short", us=11.1)):
+        judgement = judged(missed)
+        assert judgement is not None
+        assert not judgement.reached
+    text = bench_report.page(found, "page")
+    assert "Not reached: 2 rows" in text
+    assert "does not agree" in text
+    assert "torchrl is not installed" in text
+
+
+def test_the_page_is_made_from_the_json_alone(tmp_path):
+    file = tmp_path / "found.json"
+    file.write_text(json.dumps(made().as_json()))
+    pytest.importorskip("matplotlib")
+    first, second = pages.rendered(file, "page"), pages.rendered(file, "page")
+    assert first == second
+    assert set(first) == {"page.md", "page-roofline.svg", "page-baselines.svg", "page-calls.svg"}
+    assert all(f"({name})" in first["page.md"] for name in first if name.endswith(".svg"))
+    assert command.main(["report", str(file), "--to", str(tmp_path / "page.md")]) == 0
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir() if path != file} == first
+
+
+@pytest.mark.parametrize("source", sorted(REPORTS.glob("*.json")), ids=lambda path: path.stem)
+def test_committed_pages_are_current(source):
+    """The plots too, where matplotlib is of the release that drew them."""
+    for name, text in pages.rendered(source, source.stem).items():
+        committed = (REPORTS / name).read_text(encoding="utf-8")
+        if name.endswith(".md") or drawn_by(text) == drawn_by(committed):
+            assert committed == text, f"run `python -m rlscan.crosscheck report docs/reports/{source.name} --to docs/reports/{source.stem}.md`"
+
+
+def drawn_by(svg: str) -> list[str]:
+    return re.findall(r"Matplotlib v[\d.]+", svg)
+
+
+def test_matplotlib_is_there_where_plots_are_committed():
+    assert importlib.util.find_spec("matplotlib") or not list(REPORTS.glob("*.svg"))
+
+
+def test_ratios_are_stored_by_device_and_what_is_slower_is_named(tmp_path):
+    file = tmp_path / "ratios.json"
+    file.write_text('{"another GPU": {"x": 0.5}}')
+    ratios.store(made(), file)
+    stored = ratios.load(file)
+    key = made_row().key
+    assert set(stored) == {"another GPU", "a GPU"}
+    assert stored["a GPU"][key] == 0.95
+    assert all("cpu" not in name for name in stored["a GPU"])
+    assert ratios.slower(key, 0.95, stored["a GPU"]) is None
+    assert ratios.slower(key, 0.8, stored["a GPU"]) == f"{key}: 0.80 of copy speed, where 0.95 was measured before"
+
+
+def test_stored_ratios_are_of_rows_that_are_measured():
+    for stored in ratios.load().values():
+        assert set(stored) & {entry.row().key for entry in ratios.entries(("torch", "jax"))}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_ppo_update(framework):
+    update = measure(framework, "cpu", (4,), Sizes(envs=4, steps=6, epochs=1, minibatches=2, observation=3, actions=2))
+    assert min(update.with_loop, update.with_rlscan, update.gae_by_loop, update.gae_by_rlscan) > 0
+
+
+def test_amdahls_law():
+    """A quarter of the time, halved: 1 / (3/4 + 1/8) = 8/7."""
+    update = Update("torch", "cuda", "64 x 64", "sizes", with_loop=0.4, with_rlscan=0.3, gae_by_loop=0.1, gae_by_rlscan=0.05)
+    assert (update.share, update.gain, update.predicted) == pytest.approx((1 / 4, 4 / 3, 8 / 7))
+
+
+@needs_torch
+def test_the_command(tmp_path, capsys):
+    file = tmp_path / "found.json"
+    arguments = ["bench", "--shapes", "5x8", "--ops", "gae", "--layout", "time", "--backends", "torch", "--device", "cpu", "--json", str(file)]
+    assert command.main(arguments) == 0
+    found = Found.from_json(json.loads(file.read_text()))
+    assert [(row.implementation, row.failure) for row in found.rows] == [(RLSCAN, None), ("eager loop", None), (NUMPY, None)]
+    assert str(tmp_path) not in file.read_text()
+    assert "of copy speed" in capsys.readouterr().out
+    assert command.main([*arguments, "--add"]) == 0
+    again = Found.from_json(json.loads(file.read_text()))
+    assert again.rows == found.rows
+    assert again.header["command"] == f"{found.header['command']}; {found.header['command']}"
+    assert command.main([*arguments, "--no-baselines", "--jobs", "2"]) == 0
+    assert len(Found.from_json(json.loads(file.read_text())).rows) == 1
+
+
+def test_only_runs_of_one_place_are_put_together():
+    found = made()
+    with pytest.raises(ValueError, match="was made with driver 1, and this is 2"):
+        found.continued(found.header | {"driver": "2"}, {})
+
+
+def test_a_wrong_shape_is_an_error(capsys):
+    for wrong in ("16384", "4x", "0x5", "4x4x4", "axb"):
+        with pytest.raises(SystemExit) as ended:
+            command.main(["bench", "--shapes", wrong])
+        assert ended.value.code == 2
+    assert "rows x steps" in capsys.readouterr().err
