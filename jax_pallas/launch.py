@@ -33,7 +33,7 @@ def _plan(call: Call) -> Plan:
     steps_are_contiguous = math.prod(call.shape[call.time_axis + 1 :]) == 1 or num_rows == 1 or call.steps == 1
     if not scan_primitive.AVAILABLE:
         _say_that_it_is_slow()
-    return plan("rows" if steps_are_contiguous else "columns", num_rows, call.steps, exchange=scan_primitive.AVAILABLE)
+    return plan("rows" if steps_are_contiguous else "columns", num_rows, call.steps, program(call.wiring).reads, exchange=scan_primitive.AVAILABLE)
 
 
 @functools.cache

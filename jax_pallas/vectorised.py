@@ -33,20 +33,24 @@ def by_whole_arrays(call: Call) -> tuple[jax.Array, ...]:
     steps = Steps(call, WholeArrays(call.dtype))
     alpha, beta = steps.coefficients()
     seed = steps.seed()
-    loop = functools.partial(_loop, backward=call.backward, time_last=call.time_axis == len(call.row_shape) == 1)
+    loop = functools.partial(_turned_loop if call.time_axis == len(call.row_shape) == 1 else _loop, backward=call.backward)
     tree = functools.partial(_tree, backward=call.backward)
     state = lax.platform_dependent(alpha, beta, seed, cpu=loop, default=tree)
     beyond = jnp.concatenate([state[1:], seed[None]] if call.backward else [seed[None], state[:-1]])
     return steps.outputs(state, beyond)
 
 
-def _loop(alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool, time_last: bool = False) -> jax.Array:
+def _turned_loop(alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool) -> jax.Array:
+    """The state at every step of batch-major arrays.
+
+    Coefficients and outputs are computed in the caller's order, and turned in between: else XLA reads all arguments against theirs.
+    """
+    alpha, beta = map(_turned, lax.optimization_barrier((alpha.T, beta.T)))
+    return lax.optimization_barrier(lax.optimization_barrier(_loop(alpha, beta, seed, backward)).T).T
+
+
+def _loop(alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool) -> jax.Array:
     """The state at every step."""
-    if time_last:
-        # Coefficients and outputs are computed in the caller's order, and turned in between: else XLA reads all arguments against theirs.
-        alpha, beta = map(_turned, lax.optimization_barrier((alpha.T, beta.T)))
-        state = _loop(alpha, beta, seed, backward)
-        return lax.optimization_barrier(lax.optimization_barrier(state).T).T
 
     def body(state: jax.Array, pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         state = step(*pair, state)

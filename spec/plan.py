@@ -51,6 +51,7 @@ class Tuning:
         lanes: of a program, where steps are contiguous; some of rows that are several tiles, and some of rows that are one.
         warps: that are wanted where rows are contiguous, where a warp's lanes are rows: positions are added until there are so many.
         positions: the fewest and the most of these, where rows are long enough.
+        reads: with more of them a program of the most positions would not have registers enough, and gets half.
         programs: that are wanted; rows are split until there are so many.
         shortest: steps of a segment; shorter ones cost more in reading each other's totals than they gain.
         segments: the most that share a row.
@@ -59,18 +60,22 @@ class Tuning:
     lanes: tuple[int, int]
     warps: int
     positions: tuple[int, int]
+    reads: int
     programs: dict[str, int]
     shortest: int
     segments: int
 
 
 # NVIDIA H200, 2026-11-29, float32 GAE at 32768 x 8 to 1 x 4194304 and the other recurrences at 16384 x 512.
-TUNING = Tuning(lanes=(64, 128), warps=2048, positions=(4, 16), programs={"rows": 2048, "columns": 128}, shortest=512, segments=2048)
+TUNING = Tuning(lanes=(64, 128), warps=2048, positions=(4, 16), reads=6, programs={"rows": 2048, "columns": 128}, shortest=512, segments=2048)
 
 
 @functools.cache
-def plan(layout: Literal["rows", "columns"], num_rows: int, steps: int, exchange: bool = True) -> Plan:
-    """The plan for `num_rows` rows of `steps` steps; without `exchange`, one in which no position needs to know of another."""
+def plan(layout: Literal["rows", "columns"], num_rows: int, steps: int, reads: int, exchange: bool = True) -> Plan:
+    """The plan for `num_rows` rows of `steps` steps, with so many reads at each step.
+
+    Without `exchange`, it is one in which no position needs to know of another.
+    """
     if not exchange:
         each = min(8, power_of_two(steps))
         return Plan("columns", WARP, 1, each, 1, -(-steps // each))
@@ -84,6 +89,7 @@ def plan(layout: Literal["rows", "columns"], num_rows: int, steps: int, exchange
         each = min(8, power_of_two(-(-steps // 2)))
         rows = WARP
         fewest, most = TUNING.positions
+        most = most if reads <= TUNING.reads else most // 2
         positions = min(power_of_two(-(-steps // each)), max(fewest, min(most, power_of_two(TUNING.warps * rows // num_rows))))
     blocks = -(-steps // (positions * each))
     segments = max(1, min(TUNING.programs[layout] // -(-num_rows // rows), steps // TUNING.shortest, TUNING.segments))

@@ -56,6 +56,12 @@ class Program:
     backward: bool
 
 
+    @property
+    def reads(self) -> int:
+        """How many there are at each step."""
+        return sum(at not in (ROW, NUMBER) for at in self.at)
+
+
 @functools.cache
 def program(wiring: Wiring) -> Program:
     arguments = {argument.name: argument for argument in wiring.recurrence.arguments}

@@ -24,6 +24,7 @@ from rlscan.spec.bound import bound, distance  # noqa: E402
 from rlscan.spec.calls import check  # noqa: E402
 from rlscan.spec.geometry import contiguous, geometry  # noqa: E402
 from rlscan.spec.plan import Plan, plan  # noqa: E402
+from rlscan.spec.program import program  # noqa: E402
 from rlscan.spec.recurrences import RECURRENCES  # noqa: E402
 from rlscan.spec.reference import NumPyArrays, loop  # noqa: E402
 
@@ -206,7 +207,7 @@ def test_the_plan_is_that_of_a_row_major_tensor(shape):
     for time_axis in range(len(shape)):
         call = checked(recurrence, in_jax(draw(recurrence, variants(recurrence)[0], shape, time_axis)))
         place = geometry(call, {name: (array.shape, contiguous(array.shape)) for name, array in call.arrays.items()}, contiguous(shape))
-        assert launch._plan(call) == plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps)
+        assert launch._plan(call) == plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps, program(call.wiring).reads)
 
 
 def lower_for_cuda(function, *operands):

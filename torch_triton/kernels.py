@@ -471,7 +471,7 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, step_
 
     state = nothing
     if SEEDED:
-        state += tl.load(seed + row_offset(places, scaled, PATTERN, NUM + len(edges)), mask=rows, other=0).to(COMPUTE)
+        state = tl.load(seed + row_offset(places, scaled, PATTERN, NUM + len(edges)), mask=rows, other=0).to(COMPUTE)
     nearest_before = tl.zeros([LANES], tl.int32) - 1
     if SPLIT and PASS != "nearest":
         for group in range((segment + POSITIONS * BEFORE - 1) // (POSITIONS * BEFORE)):

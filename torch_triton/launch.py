@@ -57,7 +57,7 @@ class Prepared:
         if self.empty:
             return
         place = geometry(call, {name: (tuple(array.shape), array.stride()) for name, array in call.arrays.items()}, like.stride())
-        chosen = chosen or plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps)
+        chosen = chosen or plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps, code.reads)
         self.totals = (2, place.num_rows, chosen.segments) if chosen.segments > 1 else None
         self.nearest_ends = (place.num_rows, chosen.segments) if chosen.segments > 1 and code.nearest else None
         self.launches = _launches(call, code, place, chosen)
