@@ -48,7 +48,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     run.add_argument("--ops", type=_names(lambda: RECURRENCES), default=tuple(RECURRENCES), metavar="A,B", help=f"of {', '.join(RECURRENCES)}")
     run.add_argument("--backends", type=_names(lambda: BACKENDS), metavar="A,B", help=f"of {', '.join(BACKENDS)}; default: those that are installed")
     run.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    run.add_argument("--scenarios", type=_names(_scenarios), metavar="A,B", help="random, B1 to B12, cases, rollouts; default: all")
+    run.add_argument("--scenarios", type=_names(_scenarios), metavar="A,B", help="random, B1 to B12, long, cases, rollouts; default: all")
     extent = run.add_mutually_exclusive_group()
     extent.add_argument("--quick", action="store_false", dest="full", help="a selection that takes about a minute (the default)")
     extent.add_argument("--full", action="store_true", help="every combination")
@@ -94,6 +94,15 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     kernels.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the data is out of date")
     kernels.add_argument("--accept", action="store_true", help="write it in any case: what is broken becomes a known shortfall")
     kernels.set_defaults(command=_kernels)
+
+    tune = commands.add_parser(
+        "tune",
+        help="measure how this GPU wants rows cut into programs",
+        description="Times GAE with other plans than those measured on an H200, and writes what is faster to a file that rlscan reads when it is imported. "
+        "Both backends' kernels follow it. Delete the file to undo that.",
+    )
+    tune.add_argument("--to", type=Path, metavar="FILE", help="default: the file that is read, RLSCAN_TUNING or rlscan/tuning.json in your configuration")
+    tune.set_defaults(command=_tune)
     return parser, list(commands.choices)
 
 
@@ -283,6 +292,23 @@ def _docs(options: argparse.Namespace) -> int:
         return 0
     print(f"{options.to} is out of date; run `python -m rlscan.crosscheck docs`", file=sys.stderr)
     return 1
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from rlscan.crosscheck import report, tune
+    from rlscan.spec.plan import MEASURED, tuning_file
+
+    try:
+        timer = tune.gpu_timer()
+    except (ImportError, RuntimeError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    found, file = tune.tuned(timer), options.to or tuning_file()
+    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    versions = {name: report.version(name) for name in ("rlscan", "torch", "triton")}
+    tune.write(file, found, {"date": date, "device": report.device_name("cuda"), "versions": versions})
+    print(f"{file}: {found}" if found != MEASURED else f"{file}: nothing is faster here than what is built in")
+    return 0
 
 
 def _kernels(options: argparse.Namespace) -> int:

@@ -245,6 +245,15 @@ def scale(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
         yield dataclasses.replace(problem, copies=2**31 // steps + 3)
 
 
+def long_rows(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
+    """Rows that kernels split over programs, with little and with much of what can be given."""
+    if not extent.full:
+        return
+    every = sorted(variants(recurrence), key=lambda variant: len(variant.given) + len(variant.options))
+    for number, (variant, layout) in enumerate(itertools.product((every[0], every[-1]), LAYOUTS[:2])):
+        yield _drawn("long", recurrence, variant, extent, number, layout, steps=131072, rows=2)
+
+
 def known_cases(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
     """The public reports in `cases`, against the oracle and against their own results."""
     for case in cases.load():
@@ -300,6 +309,7 @@ SCENARIOS: dict[str, Scenario] = {
         _rule("B10", sizes),
         _rule("B11", numbers),
         _rule("B12", scale),
+        Scenario("long", "131072 steps, in both layouts; with --full only", long_rows),
         Scenario("cases", "faults reported in public", known_cases),
         Scenario("rollouts", "real environments", real_rollouts),
     )

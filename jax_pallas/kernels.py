@@ -10,6 +10,7 @@ such arrays, in the order of the scan. Steps are numbered by q in that order: t 
 """
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -142,9 +143,7 @@ def in_window(special, t):
 
 def apart(special, x):
     """The four columns of an array of neighbours in time, in the order of the scan."""
-    even, odd = halves(jnp.reshape(x, (x.shape[0], 2, 2)))
-    (first, third), (second, fourth) = halves(even), halves(odd)
-    return [fourth, third, second, first] if special.code.backward else [first, second, third, fourth]
+    return columns(x)[::-1] if special.code.backward else columns(x)
 
 
 def together(special, x):
@@ -178,6 +177,7 @@ def load(special, refs, name, places, rows, t=None, within=True, action=None):
         shape = jnp.broadcast_shapes(shape, jnp.shape(place))
     if action is not None:
         index.append(action)
+        shape = jnp.broadcast_shapes(shape, action.shape)
     if not shape:
         return refs[name][tuple(index)]
     if mask is True:
@@ -260,22 +260,38 @@ def _both(first, second):
     return second if first is True else first if second is True else first & second
 
 
-def over_actions(special, i, refs, places, rows, ts):
-    """The expectation over the actions at these times, step by step."""
+def over_actions(special, i, refs, places, rows, q):
+    """The expectation over the actions at the steps from q on, action by action.
+
+    Step after step, for then what one action leaves of a piece of memory is still at hand for the next.
+    """
     name, weights, dtype = special.code.sources[i], special.code.edges[special.code.edge[i]], special.dtype
-    places, rows = [across(special, place) for place in places], across(special, rows)
+    num_actions = refs[name].shape[-1]
+    at_once = math.gcd(num_actions, 4)
+    places, rows = [place if place is None else place[:, None] for place in places], rows if rows is True else rows[:, None]
+    some = jnp.arange(at_once, dtype=jnp.int32)[None, :]
     totals = []
-    for t in ts:
+    for k in range(special.plan.steps):
+        t = time(special, q + k)[:, None]
         within = in_window(special, t)
 
-        def add(action, total, t=t, within=within):
-            value = load(special, refs, name, places, rows, t, within, action)
-            weight = load(special, refs, weights, places, rows, t, within, action)
-            return expectation(total, weight.astype(dtype), value.astype(dtype))
+        def add(group, total, t=t, within=within):
+            both = [columns(load(special, refs, array, places, rows, t, within, group * at_once + some).astype(dtype)) for array in (name, weights)]
+            for value, weight in zip(*both, strict=True):
+                total = expectation(total, weight, value)
+            return total
 
-        shape = (special.lanes, special.plan.steps) if special.contiguous else (special.lanes,)
-        totals.append(lax.fori_loop(np.int32(0), np.int32(refs[name].shape[-1]), add, jnp.zeros(shape, dtype)))
-    return parts(special, totals)
+        totals.append(lax.fori_loop(np.int32(0), np.int32(num_actions // at_once), add, jnp.zeros((special.lanes,), dtype)))
+    return totals
+
+
+def columns(x):
+    """Those of an array that has one, two or four."""
+    if x.shape[1] == 4:
+        even, odd = halves(jnp.reshape(x, (x.shape[0], 2, 2)))
+        (first, third), (second, fourth) = halves(even), halves(odd)
+        return first, second, third, fourth
+    return halves(x) if x.shape[1] == 2 else (jnp.reshape(x, x.shape[:1]),)
 
 
 def taps(reads, outside, state, state_beyond, codes, constants, dtype):
@@ -471,7 +487,7 @@ def scan_kernel(which, special, refs, totals, nearest_ends, *outs):
             return state, addend_before, factor_before, nearest_before, trailing, ahead
 
         # what is read at each step, where it is not as it was loaded
-        expected = {i: over_actions(special, i, refs, places, rows, ts) for i in reads_of if code.at[i] == ACTIONS}
+        expected = {i: over_actions(special, i, refs, places, rows, first_here) for i in reads_of if code.at[i] == ACTIONS}
         carried, beyond_tile = {}, []
         for i, before in zip(trails, trailing, strict=True):
             last = movable(jnp.broadcast_to(converted(loaded[code.behind[i]][-1], code.flag[i], dtype), lanes), code.flag[i])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Literal
-
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
 
 WARP = 32
 
@@ -52,7 +54,7 @@ class Tuning:
         warps: that are wanted where rows are contiguous, where a warp's lanes are rows: positions are added until there are so many.
         positions: the fewest and the most of these, where rows are long enough.
         reads: with more of them a program of the most positions would not have registers enough, and gets half.
-        programs: that are wanted; rows are split until there are so many.
+        programs: that are wanted, of `rows` and of `columns`; rows are split until there are so many.
         shortest: steps of a segment; shorter ones cost more in reading each other's totals than they gain.
         segments: the most that share a row.
     """
@@ -61,17 +63,48 @@ class Tuning:
     warps: int
     positions: tuple[int, int]
     reads: int
-    programs: dict[str, int]
+    programs: tuple[int, int]
     shortest: int
     segments: int
 
 
-# NVIDIA H200, 2026-11-29, float32 GAE at 32768 x 8 to 1 x 4194304 and the other recurrences at 16384 x 512.
-TUNING = Tuning(lanes=(64, 128), warps=2048, positions=(4, 16), reads=6, programs={"rows": 2048, "columns": 128}, shortest=512, segments=2048)
+# NVIDIA H200, 2026-11-29, float32 GAE at 32768 x 8 to 1 x 4194304 and the other recurrences at 16384 x 512. Other GPUs of compute capability 8 and
+# more have warps, registers and bytes in a load alike; what differs, multiprocessors and bandwidth, is what `rlscan-crosscheck tune` is for.
+MEASURED = Tuning(lanes=(64, 128), warps=2048, positions=(4, 16), reads=6, programs=(2048, 128), shortest=512, segments=2048)
+
+
+def tuning_file() -> Path:
+    """Where `rlscan-crosscheck tune` puts what it measured on this machine: the file that `RLSCAN_TUNING` names, or one in the user's configuration."""
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(os.environ.get("RLSCAN_TUNING") or Path(home) / "rlscan" / "tuning.json")
+
+
+def as_tuning(numbers: dict[str, Any]) -> Tuning:
+    """What `dataclasses.asdict` undoes; a `TypeError` or a `ValueError` if it is something else."""
+    made = Tuning(**{name: tuple(value) if isinstance(value, list) else value for name, value in numbers.items()})
+    for field in dataclasses.fields(Tuning):
+        one, other = getattr(made, field.name), getattr(MEASURED, field.name)
+        whole = one if isinstance(one, tuple) else (one,)
+        if isinstance(one, tuple) != isinstance(other, tuple) or not all(isinstance(x, int) and x > 0 for x in whole):
+            raise ValueError(f"{field.name} is {one!r}; wanted something like {other!r}")
+    return made
+
+
+def _in_use() -> Tuning:
+    file = tuning_file()
+    if not file.is_file():
+        return MEASURED
+    try:
+        return as_tuning(json.loads(file.read_text(encoding="utf-8"))["tuning"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} is no tuning of this release; delete it, or run rlscan-crosscheck tune: {error}") from None
+
+
+TUNING = _in_use()
 
 
 @functools.cache
-def plan(layout: Literal["rows", "columns"], num_rows: int, steps: int, reads: int, exchange: bool = True) -> Plan:
+def plan(layout: Literal["rows", "columns"], num_rows: int, steps: int, reads: int, exchange: bool = True, tuning: Tuning = TUNING) -> Plan:
     """The plan for `num_rows` rows of `steps` steps, with so many reads at each step.
 
     Without `exchange`, it is one in which no position needs to know of another.
@@ -83,16 +116,16 @@ def plan(layout: Literal["rows", "columns"], num_rows: int, steps: int, reads: i
         # four steps of four bytes are one load
         each = 4
         positions = min(WARP, power_of_two(-(-steps // each)))
-        lanes = TUNING.lanes[steps <= positions * each]
+        lanes = tuning.lanes[steps <= positions * each]
         rows = max(WARP, min(lanes, positions * power_of_two(num_rows))) // positions
     else:
         each = min(8, power_of_two(-(-steps // 2)))
         rows = WARP
-        fewest, most = TUNING.positions
-        most = most if reads <= TUNING.reads else most // 2
-        positions = min(power_of_two(-(-steps // each)), max(fewest, min(most, power_of_two(TUNING.warps * rows // num_rows))))
+        fewest, most = tuning.positions
+        most = most if reads <= tuning.reads else most // 2
+        positions = min(power_of_two(-(-steps // each)), max(fewest, min(most, power_of_two(tuning.warps * rows // num_rows))))
     blocks = -(-steps // (positions * each))
-    segments = max(1, min(TUNING.programs[layout] // -(-num_rows // rows), steps // TUNING.shortest, TUNING.segments))
+    segments = max(1, min(tuning.programs[layout == "columns"] // -(-num_rows // rows), steps // tuning.shortest, tuning.segments))
     per_segment = -(-blocks // segments)
     return Plan(layout, rows, positions, each, -(-blocks // per_segment), per_segment)
 

@@ -55,7 +55,6 @@ class Program:
     nearest: bool
     backward: bool
 
-
     @property
     def reads(self) -> int:
         """How many there are at each step."""

@@ -93,9 +93,7 @@ def test_a_segment_without_a_valid_step_hands_on_what_it_gets(layout, device):
     arguments = draw(recurrence, variant, shape, axis, seed=5)
     np.moveaxis(arguments["valid"], axis, 0)[...] = (np.arange(16) < 2)[:, None] | (np.arange(16) == 14)[:, None]
     problem = Problem("split", "", recurrence, arguments)
-    call, prepared = prepared_call(
-        recurrence, tensors(arguments, device), dataclasses.replace(PLANS[layout], positions=1, steps=4, segments=4, blocks=1)
-    )
+    call, prepared = prepared_call(recurrence, tensors(arguments, device), dataclasses.replace(PLANS[layout], positions=1, steps=4, segments=4, blocks=1))
     assert wrong(problem, as_numpy(prepared(call.arrays, call.numbers))) is None
 
 

@@ -169,6 +169,17 @@ def apart(x, BACKWARD: tl.constexpr):
 
 
 @triton.jit
+def columns(x):
+    """Those of a tensor that has one, two or four."""
+    if x.shape[1] == 4:
+        return apart(x, False)
+    elif x.shape[1] == 2:
+        return tl.split(x)
+    else:
+        return (tl.reshape(x, [x.shape[0]]),)
+
+
+@triton.jit
 def together(x, BACKWARD: tl.constexpr):
     """What `apart` undoes."""
     if BACKWARD:
@@ -286,24 +297,28 @@ def load_tile(arrays, row_offsets, q, steps, rows, places, strides, PASS: tl.con
 
 
 @triton.jit
-def over_actions(values, weights, value_offset, weight_offset, ts, stored, places, strides, num_actions, PATTERN: tl.constexpr,
-                 ACTION_STRIDES: tl.constexpr, VALUES: tl.constexpr, WEIGHTS: tl.constexpr, CONTIGUOUS: tl.constexpr, BACKWARD: tl.constexpr,
-                 COMPUTE: tl.constexpr):  # fmt: skip
-    """The expectation over the actions at these times, step by step."""
+def over_actions(values, weights, value_offset, weight_offset, q, steps, rows, places, strides, num_actions, PATTERN: tl.constexpr,
+                 ACTION_STRIDES: tl.constexpr, ACTIONS_AT_ONCE: tl.constexpr, VALUES: tl.constexpr, WEIGHTS: tl.constexpr, STEPS: tl.constexpr,
+                 WHOLE: tl.constexpr, BACKWARD: tl.constexpr, COMPUTE: tl.constexpr):  # fmt: skip
+    """The expectation over the actions at the steps from q on, action by action.
+
+    Step after step, for then what one action leaves of a piece of memory is still at hand for the next.
+    """
+    some = tl.arange(0, ACTIONS_AT_ONCE)[None, :]
     totals = ()
-    for i in tl.static_range(len(ts)):
-        value_at = pointers(values, value_offset, ts[i], places, strides, PATTERN, VALUES, CONTIGUOUS)
-        weight_at = pointers(weights, weight_offset, ts[i], places, strides, PATTERN, WEIGHTS, CONTIGUOUS)
-        total = tl.zeros(value_at.shape, COMPUTE)
-        for action in range(num_actions):
-            value = tl.load(value_at + strided(action, strides, ACTION_STRIDES[0]), mask=stored[i], other=0)
-            weight = tl.load(weight_at + strided(action, strides, ACTION_STRIDES[1]), mask=stored[i], other=0)
-            total = expectation(total, weight.to(COMPUTE), value.to(COMPUTE))
+    for k in tl.static_range(STEPS):
+        t = time(q + k, steps, BACKWARD)
+        stored = in_window(t, steps, rows, True, WHOLE, BACKWARD)[:, None]
+        value_at = pointers(values, value_offset, t, places, strides, PATTERN, VALUES, False)[:, None]
+        weight_at = pointers(weights, weight_offset, t, places, strides, PATTERN, WEIGHTS, False)[:, None]
+        total = tl.zeros(t.shape, COMPUTE)
+        for action in range(0, num_actions, ACTIONS_AT_ONCE):
+            value = columns(tl.load(value_at + strided(action + some, strides, ACTION_STRIDES[0]), mask=stored, other=0).to(COMPUTE))
+            weight = columns(tl.load(weight_at + strided(action + some, strides, ACTION_STRIDES[1]), mask=stored, other=0).to(COMPUTE))
+            for i in tl.static_range(ACTIONS_AT_ONCE):
+                total = expectation(total, weight[i], value[i])
         totals = totals + (total,)
-    if CONTIGUOUS:
-        return apart(totals[0], BACKWARD)
-    else:
-        return totals
+    return totals
 
 
 @triton.jit
@@ -437,6 +452,7 @@ def highest_over_positions(x, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTI
 @triton.jit(do_not_specialize=PLAIN)
 def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, step_units, row_sizes, strides, num_actions, segments, blocks,
                 PASS: tl.constexpr, PATTERN: tl.constexpr, MULTIPLES: tl.constexpr, STEP_UNIT: tl.constexpr, ACTION_STRIDES: tl.constexpr,
+                ACTIONS_AT_ONCE: tl.constexpr,
                 AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.constexpr,
                 TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr, VALIDITY: tl.constexpr,
                 VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, IS_NEAREST: tl.constexpr, BACKWARD: tl.constexpr, SEEDED: tl.constexpr,
@@ -543,8 +559,9 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, step_
             beyond_tile = ()
             for j in tl.static_range(NUM):
                 if AT[j] == ACTIONS:
-                    expected = expected + over_actions(arrays[j], edges[EDGE[j]], row_offsets[j], edge_offsets[EDGE[j]], ts, stored, places, scaled,
-                                                       num_actions, PATTERN, ACTION_STRIDES, j, NUM + EDGE[j], CONTIGUOUS, BACKWARD, COMPUTE)  # fmt: skip
+                    expected = expected + over_actions(arrays[j], edges[EDGE[j]], row_offsets[j], edge_offsets[EDGE[j]], first, steps, rows, places, scaled,
+                                                       num_actions, PATTERN, ACTION_STRIDES, ACTIONS_AT_ONCE, j, NUM + EDGE[j], STEPS, WHOLE, BACKWARD,
+                                                       COMPUTE)  # fmt: skip
                 else:
                     expected = expected + filled(rows, STEPS)
                 if BEHIND[j] < 0:
@@ -556,7 +573,9 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, step_
                     beyond_tile = beyond_tile + (trailing[j],)
                 else:
                     last = movable(converted(loaded[BEHIND[j] * STEPS + STEPS - 1], FLAG[j], COMPUTE), FLAG[j])
-                    carried = carried + (converted(position_before(last, trailing[j], position, scratch, never, BLOCK_ROWS, POSITIONS, CONTIGUOUS), FLAG[j], COMPUTE),)
+                    carried = carried + (
+                        converted(position_before(last, trailing[j], position, scratch, never, BLOCK_ROWS, POSITIONS, CONTIGUOUS), FLAG[j], COMPUTE),
+                    )
                     beyond_tile = beyond_tile + (last_position(last, BLOCK_ROWS, POSITIONS, CONTIGUOUS),)
             trailing = beyond_tile
 

@@ -123,12 +123,13 @@ def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[
     if chosen.segments > 1:
         passes = ["nearest"] * code.nearest + ["totals", "results"]
     along = strides(code, call.wiring.seed, place)
+    num_actions = next((call.arrays[name].shape[-1] for name, at in zip(code.sources, code.at, strict=True) if at == ACTIONS), 1)
     sizes = {
         "num_rows": place.num_rows,
         "step_units": place.steps // multiple(place.steps),
         "row_sizes": place.row_sizes[1:],
         "strides": along.quotients,
-        "num_actions": next((call.arrays[name].shape[-1] for name, at in zip(code.sources, code.at, strict=True) if at == ACTIONS), 1),
+        "num_actions": num_actions,
         "segments": chosen.segments,
         "blocks": chosen.blocks,
     }
@@ -138,6 +139,7 @@ def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[
         "MULTIPLES": along.multiples,
         "STEP_UNIT": multiple(place.steps),
         "ACTION_STRIDES": along.actions,
+        "ACTIONS_AT_ONCE": math.gcd(num_actions, 4),
         "AT": code.at,
         "EDGE": code.edge,
         "FLAG": code.flag,
