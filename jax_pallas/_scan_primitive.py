@@ -1,8 +1,8 @@
 """What Triton can do and Pallas' Triton lowering can't be asked for: an associative scan, and moving elements between and within threads.
 
 Pallas lowers neither `lax.associative_scan` nor a reverse `cumsum` nor a gather to Triton, though Triton itself has `tt.scan` and `tt.gather`.
-This module closes the gap with primitives of its own. Whatever touches private modules of JAX is in `_register` and nowhere else in the package: where it fails,
-`AVAILABLE` is False, `WHY` says why, and the callers take a kernel written with public functions.
+This module closes the gap with primitives of its own. Whatever touches private modules of JAX is in `_register` and nowhere else in the package:
+where it fails, `AVAILABLE` is False, `WHY` says why, and the callers take a plan in which lanes exchange nothing.
 """
 
 from __future__ import annotations

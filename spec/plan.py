@@ -81,7 +81,8 @@ def tuning_file() -> Path:
 
 def as_tuning(numbers: dict[str, Any]) -> Tuning:
     """What `dataclasses.asdict` undoes; a `TypeError` or a `ValueError` if it is something else."""
-    made = Tuning(**{name: tuple(value) if isinstance(value, list) else value for name, value in numbers.items()})
+    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in numbers.items()}
+    made = Tuning(**given)
     for field in dataclasses.fields(Tuning):
         one, other = getattr(made, field.name), getattr(MEASURED, field.name)
         whole = one if isinstance(one, tuple) else (one,)

@@ -51,7 +51,7 @@ factors = st.sampled_from((*NUMBERS, np.nan)) | st.floats(0, 1, width=32)
 
 @hypothesis.given(states, factors, states, factors)
 def test_the_same_map_comes_of_it(first_addend, first_factor, second_addend, second_factor):
-    given_maps = [np.float32(x) for x in (first_addend, first_factor, second_addend, second_factor)]
+    given_maps = [np.asarray(x, np.float32) for x in (first_addend, first_factor, second_addend, second_factor)]
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(coefficients.fading_then(*given_maps), coefficients.then(*given_maps))
 
@@ -59,5 +59,6 @@ def test_the_same_map_comes_of_it(first_addend, first_factor, second_addend, sec
 @hypothesis.given(states, factors, states)
 def test_the_same_state_comes_of_it(addend, factor, state):
     with np.errstate(all="ignore"):
-        one, other = (step(np.float32(addend), np.float32(factor), np.float32(state)) for step in (coefficients.fading_step, coefficients.step))
+        given = [np.asarray(x, np.float32) for x in (addend, factor, state)]
+        one, other = (step(*given) for step in (coefficients.fading_step, coefficients.step))
     np.testing.assert_array_equal(one, other)
