@@ -102,8 +102,9 @@ def test_each_rule_can_be_broken():
     # 128 steps of 5 bytes, in the 32 programs that there can be: 65536 / (32 * 32)
     assert broken(resources=with_resources(registers=65)) == {"results: registers, of 64": 65}
     assert broken(resources=with_resources(registers=64)) == {}
-    assert broken(COLUMNS, resources=with_resources(shared=16)) == {"results: bytes of shared memory": 16}
-    assert broken(resources=with_resources(shared=16)) == {}
+    # a number of 8 bytes for each lane of the one warp
+    assert broken(COLUMNS, resources=with_resources(shared=257)) == {"results: bytes of shared memory, of 256": 257}
+    assert broken(resources=with_resources(shared=256)) == {}
     # a neighbour from memory for each step, and from the tile beside this one
     twice, edge = Access({16: 1, 4: 4}, 2.0), Access({16: 1, 4: 1}, 129 / 128)
     assert broken(UNALIGNED, loads={"x": twice}) == {"loads of x per element": 2.0}
