@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import warnings
@@ -14,6 +15,7 @@ from jax.experimental import pallas as pl
 from rlscan.jax_pallas import _scan_primitive as scan_primitive
 from rlscan.jax_pallas import kernels
 from rlscan.jax_pallas.arrays import compiled
+from rlscan.jax_pallas.vectorised import by_whole_arrays
 from rlscan.spec.calls import Call
 from rlscan.spec.plan import Plan, plan
 from rlscan.spec.program import program
@@ -44,16 +46,18 @@ def _say_that_it_is_slow() -> None:
 @compiled
 def _launch(call: Call, interpret: bool, chosen: Plan) -> tuple[jax.Array, ...]:
     launches = jax.custom_jvp(functools.partial(_launches, call, interpret, chosen))
-    launches.defjvp(functools.partial(_no_gradient, call.recurrence.name), symbolic_zeros=True)
+
+    @launches.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        """Values by the kernels, and derivatives by `jax.lax`, which JAX differentiates by itself, as often as it is asked to."""
+        return launches(*primals), jax.jvp(functools.partial(_whole_arrays, call), primals, tangents)[1]
+
     return launches({**call.arrays, **call.numbers})
 
 
-def _no_gradient(recurrence: str, primals: Any, tangents: Any) -> Any:
-    names = [name for name, tangent in tangents[0].items() if not isinstance(tangent, jax.custom_derivatives.SymbolicZero)]
-    raise NotImplementedError(
-        f"{recurrence}: a derivative by {', '.join(names)} is asked for, which rlscan's kernels do not compute yet; "
-        f"pass jax.lax.stop_gradient({names[0]}), or call rlscan.jax_pallas.run with method='vectorised'"
-    )
+def _whole_arrays(call: Call, operands: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
+    given = {"arrays": call.arrays, "numbers": call.numbers}
+    return by_whole_arrays(dataclasses.replace(call, **{kind: {name: operands[name] for name in names} for kind, names in given.items()}))
 
 
 def _launches(call: Call, interpret: bool, chosen: Plan, operands: dict[str, jax.Array]) -> tuple[jax.Array, ...]:

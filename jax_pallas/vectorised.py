@@ -6,6 +6,8 @@ On a CPU the scan is a loop over time; elsewhere it is a tree, because there a s
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +29,41 @@ then = bind(coefficients.then, jnp, jax.Array)
 step = bind(coefficients.step, jnp, jax.Array)
 
 
+class DifferentiableSteps(Steps):
+    """What a rule selects away may be NaN, and the product of NaN with a gradient of 0 is NaN. Functions of elements are therefore
+    differentiated forward, whatever is asked for: what is selected away has a derivative of exactly 0 there, and is selected away itself."""
+
+    def apply(self, function: Any, *taps: Any) -> Any:
+        elementwise = jax.custom_jvp(function)
+
+        @elementwise.defjvp
+        def _(primals: Any, tangents: Any) -> Any:
+            made = elementwise(*primals)
+            total = jax.tree.map(jnp.zeros_like, made)
+            for i, (tap, tangent) in enumerate(zip(primals, tangents, strict=True)):
+                if jnp.issubdtype(tap.dtype, jnp.floating):
+                    of_one = functools.partial(_with_one, function, primals, i)
+                    derivatives = jax.jvp(of_one, (tap,), (jnp.ones_like(tap),))[1]
+                    total = jax.tree.map(functools.partial(_add_product, tangent), total, derivatives)
+            return made, total
+
+        return elementwise(*taps)
+
+
+def _add_product(tangent: jax.Array, total: jax.Array, slope: jax.Array) -> jax.Array:
+    # Where it is NaN or infinite so is the value, which nobody may read; and read backwards, this line has only the slope to tell by.
+    slope = jnp.where(jnp.isfinite(slope), slope, jnp.zeros((), slope.dtype))
+    return total + slope * jnp.broadcast_to(tangent, slope.shape)
+
+
+def _with_one(function: Callable[..., Any], taps: tuple[Any, ...], i: int, x: jax.Array) -> Any:
+    return function(*taps[:i], x, *taps[i + 1 :])
+
+
 @compiled
 def by_whole_arrays(call: Call) -> tuple[jax.Array, ...]:
     """The outputs of a call."""
-    steps = Steps(call, WholeArrays(call.dtype))
+    steps = DifferentiableSteps(call, WholeArrays(call.dtype))
     alpha, beta = steps.coefficients()
     seed = steps.seed()
     loop = functools.partial(_turned_loop if call.time_axis == len(call.row_shape) == 1 else _loop, backward=call.backward)

@@ -68,6 +68,10 @@ class Steps:
     def bound(self, function: Any) -> Any:
         return bind(function, self.library.xp, self.library.array_type)
 
+    def apply(self, function: Any, *taps: Any) -> Any:
+        """A function of the elements of its arguments. Its derivative may need more care than the library has."""
+        return function(*taps)
+
     def numbers(self) -> Any:
         """t, at every step of every row."""
         return self.library.xp.broadcast_to(self.library.numbered(self.call.steps).reshape((-1,) + (1,) * len(self.call.row_shape)), self.shape)
@@ -118,7 +122,7 @@ class Steps:
             assert isinstance(read.edge, str)
             probabilities, total = self.array(read.edge), library.constant(0.0)
             for action in range(array.shape[-1]):
-                total = self.bound(coefficients.expectation)(total, probabilities[..., action], array[..., action])
+                total = self.apply(self.bound(coefficients.expectation), total, probabilities[..., action], array[..., action])
             return total
         edge = self.array(read.edge) if isinstance(read.edge, str) else library.constant(read.edge)  # type: ignore[arg-type]
         array = library.xp.broadcast_to(array, self.shape)
@@ -130,9 +134,12 @@ class Steps:
 
     def coefficients(self) -> tuple[Any, Any]:
         """alpha and beta of every step; those of no step at all where it is not valid."""
-        pair = self.bound(self.call.recurrence.coefficients)(*map(self.tap, self.call.wiring.coefficients))
-        if self.valid is not None:
-            pair = self.bound(coefficients.skip)(*pair, self.valid)
+        function, skip = self.bound(self.call.recurrence.coefficients), self.bound(coefficients.skip)
+        taps = [*map(self.tap, self.call.wiring.coefficients)]
+        if self.valid is None:
+            pair = self.apply(function, *taps)
+        else:
+            pair = self.apply(lambda valid, *taps: skip(*function(*taps), valid), self.valid, *taps)
         alpha, beta = (self.library.xp.broadcast_to(self.library.number(array), self.shape) for array in pair)
         return alpha, beta
 
@@ -143,10 +150,12 @@ class Steps:
 
     def outputs(self, state: Any, state_beyond: Any) -> tuple[Any, ...]:
         """The results from the state at every step and at the one before it in the scan, with time where the caller has it."""
-        outputs: tuple = (state,)
-        if self.call.recurrence.outputs is not None:
-            known = {STATE: state, STATE_BEYOND: state_beyond}
-            outputs = self.bound(self.call.recurrence.outputs)(*(known[tap] if isinstance(tap, str) else self.tap(tap) for tap in self.call.wiring.outputs))
-        if self.valid is not None:
-            outputs = tuple(self.bound(coefficients.nothing_where_invalid)(output, self.valid) for output in outputs)
+        function, nothing = self.call.recurrence.outputs, self.bound(coefficients.nothing_where_invalid)
+        known = {STATE: state, STATE_BEYOND: state_beyond}
+        taps = [known[tap] if isinstance(tap, str) else self.tap(tap) for tap in (self.call.wiring.outputs if function else (STATE,))]
+        made = self.bound(function) if function else lambda state: (state,)
+        if self.valid is None:
+            outputs = self.apply(made, *taps)
+        else:
+            outputs = self.apply(lambda valid, *taps: tuple(nothing(output, valid) for output in made(*taps)), self.valid, *taps)
         return tuple(self.library.xp.moveaxis(output, 0, self.call.time_axis) for output in outputs)

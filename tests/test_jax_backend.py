@@ -349,15 +349,6 @@ def test_the_gradient_of_whole_arrays_is_the_adjoint(rows):
     agree(RECURRENCES["eligibility_traces"], adjoint, gradient)
 
 
-def test_kernels_have_no_gradient():
-    arrays, others = split(gae_arguments())
-    with pytest.raises(NotImplementedError, match=r"gae: a derivative by values is asked for.*stop_gradient\(values\).*method='vectorised'"):
-        jax.grad(lambda values: jax_pallas.run(RECURRENCES["gae"], arrays | others | {"values": values}, "kernels").advantages.sum())(arrays["values"])
-    stopped = {name: jax.lax.stop_gradient(array) for name, array in arrays.items()}
-    gradient = jax.grad(lambda scale: scale * jax_pallas.run(RECURRENCES["gae"], stopped | others, "kernels").advantages.sum())(1.0)
-    assert np.isfinite(gradient)
-
-
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [

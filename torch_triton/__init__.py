@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from rlscan.spec.calls import check, complete
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.spec.signatures import public_function
 from rlscan.torch_triton.arrays import Tensors, in_forward_mode
+from rlscan.torch_triton.gradients import by_differentiable_arrays
 from rlscan.torch_triton.launch import by_kernels
 from rlscan.torch_triton.repeated import find, key_of, may_repeat
 from rlscan.torch_triton.vectorised import by_whole_arrays
@@ -40,14 +42,20 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["k
     if prepared is not None:
         return recurrence.pack(prepared(arguments, arguments))
     call = check(recurrence, arguments, _TENSORS)
-    for name, array in call.arrays.items():
-        if (torch.is_grad_enabled() and array.requires_grad) or (in_forward_mode() and forward_ad.unpack_dual(array).tangent is not None):
-            raise NotImplementedError(
-                f"{recurrence.name}: {name} requires a gradient, which rlscan does not compute yet; call it under torch.no_grad() or detach {name}"
-            )
     if method is None:
         method = "kernels" if call.device.type == "cuda" and _kernels_can_run() else "vectorised"
+    if math.prod(call.shape) and any(map(_is_differentiated, call.arrays.values())):
+        return recurrence.pack(by_differentiable_arrays(call, functools.partial(_scan, method)))
     return recurrence.pack(by_kernels(call, key) if method == "kernels" else by_whole_arrays(call))
+
+
+def _is_differentiated(array: torch.Tensor) -> bool:
+    return (torch.is_grad_enabled() and array.requires_grad) or (in_forward_mode() and forward_ad.unpack_dual(array).tangent is not None)
+
+
+def _scan(method: Literal["kernels", "vectorised"], alpha: torch.Tensor, beta: torch.Tensor, seed: torch.Tensor, backward: bool) -> torch.Tensor:
+    """The states of a recurrence with these coefficients, `[T, rows..]`."""
+    return run(RECURRENCES["affine_scan"], {"addend": alpha, "factor": beta, "initial": seed, "reverse": backward, "time_axis": 0}, method)
 
 
 @functools.cache

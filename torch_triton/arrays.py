@@ -41,10 +41,26 @@ class Tensors:
         return x.device
 
 
+class Functions:
+    """What is asked of `torch` itself, with an exponential that has a derivative of 0 where it overflows: a clip that selects something else would multiply
+    infinity by 0."""
+
+    where, log, sqrt, abs = staticmethod(torch.where), staticmethod(torch.log), staticmethod(torch.sqrt), staticmethod(torch.abs)
+    broadcast_to, moveaxis = staticmethod(torch.broadcast_to), staticmethod(torch.moveaxis)
+
+    @staticmethod
+    def exp(x: torch.Tensor) -> torch.Tensor:
+        y = torch.exp(x)
+        if not y.requires_grad and not in_forward_mode():
+            return y
+        overflows = torch.isinf(y)
+        return torch.where(overflows, y.detach(), torch.exp(torch.where(overflows, 0.0, x)))
+
+
 class WholeTensors:
     """Whole-array work, in the dtype computed in."""
 
-    xp, array_type = torch, torch.Tensor
+    xp, array_type = Functions, torch.Tensor
 
     def __init__(self, dtype: str, device: torch.device) -> None:
         self.dtype, self.device = DTYPES[dtype], device

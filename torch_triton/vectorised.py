@@ -14,9 +14,10 @@ import numpy as np
 import torch
 
 from rlscan.spec import coefficients
+from rlscan.spec.binding import bind
 from rlscan.spec.calls import Call
 from rlscan.spec.steps import Steps
-from rlscan.torch_triton.arrays import HostArrays, HostSteps, WholeTensors
+from rlscan.torch_triton.arrays import Functions, HostArrays, HostSteps, WholeTensors
 
 # NumPy's calls cost less, PyTorch's use all cores.
 MANY = 1 << 20
@@ -37,7 +38,7 @@ def by_whole_arrays(call: Call) -> tuple[torch.Tensor, ...]:
     if call.device.type == "cpu" and math.prod(call.shape) < MANY and all(map(_is_plain, call.arrays.values())):
         with np.errstate(all="ignore"):
             return tuple(torch.from_numpy(np.ascontiguousarray(output)) for output in _by_numpy(call))
-    return tuple(output.contiguous() for output in _by_torch(call))
+    return tuple(output.contiguous() for output in by_torch(call, _scan))
 
 
 def _is_plain(array: torch.Tensor) -> bool:
@@ -45,10 +46,12 @@ def _is_plain(array: torch.Tensor) -> bool:
     return type(array) is torch.Tensor and not (torch.is_grad_enabled() and array.requires_grad)
 
 
-def _by_torch(call: Call) -> tuple[torch.Tensor, ...]:
-    steps = Steps(call, WholeTensors(call.dtype, call.device))
-    alpha, beta = steps.coefficients()
-    return steps.outputs(*_scan(steps, alpha, beta, steps.seed(), call.backward))
+def by_torch(call: Call, scan: Callable[..., torch.Tensor], kind: type[Steps] = Steps) -> tuple[torch.Tensor, ...]:
+    """The outputs by PyTorch's operations; `scan(alpha, beta, seed, backward)` gives the state at every step."""
+    steps = kind(call, WholeTensors(call.dtype, call.device))
+    (alpha, beta), seed = steps.coefficients(), steps.seed()
+    state = scan(alpha, beta, seed, call.backward)
+    return steps.outputs(state, steps.beside(state, seed, call.backward))
 
 
 def _by_numpy(call: Call) -> tuple[np.ndarray, ...]:
@@ -112,9 +115,9 @@ def _fill(state: np.ndarray, alpha: np.ndarray, beta: np.ndarray, seed: np.ndarr
         place[...] = seed = step(addend, factor, seed)
 
 
-def _scan(steps: Steps, alpha: torch.Tensor, beta: torch.Tensor, seed: torch.Tensor, backward: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """The state at every step, and the one before it in the scan."""
-    then, step = steps.bound(coefficients.then), steps.bound(coefficients.step)
+def _scan(alpha: torch.Tensor, beta: torch.Tensor, seed: torch.Tensor, backward: bool) -> torch.Tensor:
+    """The state at every step."""
+    then, step = (bind(function, Functions, torch.Tensor) for function in (coefficients.then, coefficients.step))
     if backward:
         alpha, beta = alpha.flip(0), beta.flip(0)
     length, rows = alpha.shape[0], alpha.shape[1:]
@@ -133,5 +136,4 @@ def _scan(steps: Steps, alpha: torch.Tensor, beta: torch.Tensor, seed: torch.Ten
         carries.append(step(addends[-1][c], factors[-1][c], carries[-1]))
     state = step(torch.stack(addends, 1), torch.stack(factors, 1), torch.stack(carries[:-1]).unsqueeze(1))
     state = state.reshape(blocks * block, *rows)[:length]
-    beyond = torch.cat([seed.unsqueeze(0), state[:-1]])
-    return (state.flip(0), beyond.flip(0)) if backward else (state, beyond)
+    return state.flip(0) if backward else state
