@@ -69,8 +69,7 @@ def by_whole_arrays(call: Call) -> tuple[jax.Array, ...]:
     loop = functools.partial(_turned_loop if call.time_axis == len(call.row_shape) == 1 else _loop, backward=call.backward)
     tree = functools.partial(_tree, backward=call.backward)
     state = lax.platform_dependent(alpha, beta, seed, cpu=loop, default=tree)
-    beyond = jnp.concatenate([state[1:], seed[None]] if call.backward else [seed[None], state[:-1]])
-    return steps.outputs(state, beyond)
+    return steps.outputs(state, steps.beside(state, seed, call.backward))
 
 
 def _turned_loop(alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool) -> jax.Array:

@@ -36,7 +36,7 @@ class NumPyArrays:
         return None
 
 
-class WholeNumPyArrays:
+class WholeNumPyArrays(steps.PlacesInNumPy):
     """Whole-array work in NumPy, with numbers first rounded to the dtype that a backend would compute in."""
 
     xp, array_type = np, np.ndarray
@@ -52,18 +52,6 @@ class WholeNumPyArrays:
 
     def constant(self, value: float | bool) -> np.ndarray:
         return np.asarray(value, bool if isinstance(value, bool) else self.dtype)
-
-    def numbered(self, length: int) -> np.ndarray:
-        return np.arange(length)
-
-    def joined(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        return np.concatenate([first, second])
-
-    def take(self, array: np.ndarray, place: np.ndarray) -> np.ndarray:
-        return np.take_along_axis(array, place, 0)
-
-    def nearest(self, place: np.ndarray, backward: bool) -> np.ndarray:
-        return np.minimum.accumulate(place[::-1])[::-1] if backward else np.maximum.accumulate(place)
 
 
 def Steps(call: Call, dtype: Any = np.float64) -> steps.Steps:  # noqa: N802

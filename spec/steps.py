@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
+
 from rlscan.spec import coefficients
 from rlscan.spec.binding import bind
 from rlscan.spec.calls import Call
@@ -39,6 +41,22 @@ class WholeArrays(Protocol):
 
     def nearest(self, place: Any, backward: bool) -> Any:
         """The running minimum of `place` from the last step to the first, or the running maximum from the first."""
+
+
+class PlacesInNumPy:
+    """What has to do with places and not with numbers, in NumPy."""
+
+    def numbered(self, length: int) -> np.ndarray:
+        return np.arange(length)
+
+    def joined(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        return np.concatenate([first, second])
+
+    def take(self, array: np.ndarray, place: np.ndarray) -> np.ndarray:
+        return np.take_along_axis(array, place, 0)
+
+    def nearest(self, place: np.ndarray, backward: bool) -> np.ndarray:
+        return np.minimum.accumulate(place[::-1])[::-1] if backward else np.maximum.accumulate(place)
 
 
 class Steps:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from rlscan.spec.steps import Steps
+from rlscan.spec.steps import PlacesInNumPy, Steps
 from rlscan.spec.taps import Constant, Outside
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -202,7 +202,7 @@ class _Numbers:
 _numbers = functools.cache(_Numbers)
 
 
-class HostArrays:
+class HostArrays(PlacesInNumPy):
     """Whole-array work by NumPy, in the memory of CPU tensors. It has no derivative."""
 
     array_type = np.ndarray
@@ -222,18 +222,6 @@ class HostArrays:
 
     def constant(self, value: float | bool) -> Any:
         return value if isinstance(value, bool) else self.dtype.type(value)
-
-    def numbered(self, length: int) -> np.ndarray:
-        return np.arange(length)
-
-    def joined(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        return np.concatenate([first, second])
-
-    def take(self, array: np.ndarray, place: np.ndarray) -> np.ndarray:
-        return np.take_along_axis(array, place, 0)
-
-    def nearest(self, place: np.ndarray, backward: bool) -> np.ndarray:
-        return np.minimum.accumulate(place[::-1])[::-1] if backward else np.maximum.accumulate(place)
 
 
 class HostSteps(Steps):
