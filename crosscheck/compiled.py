@@ -85,7 +85,7 @@ def prepared(build: Build) -> tuple[Call, Any, dict[str, Any]]:
     call = check(recurrence, arguments(build, lambda shape, dtype: torch.empty(shape, dtype=getattr(torch, dtype), device="meta")), Tensors())
     outs = tuple(torch.empty_like(call.arrays[recurrence.frame.name], dtype=DTYPES[call.dtype]) for _ in recurrence.output_names)
     ready = Prepared(call)
-    return call, ready, ready.tensors(call.arrays, call.numbers, outs)
+    return call, ready, ready.passed({**call.arrays, **call.numbers}, outs)
 
 
 def compile_pallas(build: Build) -> tuple[Call, Plan, list[tuple[str, Any, tuple[str, ...]]]]:

@@ -80,7 +80,7 @@ def gpu_timer() -> Timer:
         chosen = plan(layout, rows, steps, program(call.wiring).reads, tuning=tuning)  # type: ignore[arg-type]
         if (problem, chosen) not in taken:
             prepared = Prepared(call, chosen)
-            taken[problem, chosen] = engine.device_time(lambda arrays: prepared(arrays, call.numbers), call.arrays).us
+            taken[problem, chosen] = engine.device_time(lambda arrays: prepared({**arrays, **call.numbers}), call.arrays).us
         return taken[problem, chosen]
 
     return time

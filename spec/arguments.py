@@ -107,3 +107,12 @@ _ALL = (
 )
 
 ARGUMENTS: dict[str, Argument] = {argument.name: argument for argument in _ALL}
+
+OUT = Argument(
+    "out",
+    "option",
+    "What an earlier call on arrays of these shapes, strides and dtypes returned, to write the results into. It has no derivative, and shares no memory with "
+    "an argument.",
+    default=None,
+)
+"""Where arrays can be written to: no argument of a recurrence, but of a function."""

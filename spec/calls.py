@@ -74,11 +74,9 @@ class Call:
 
 
 def complete(recurrence: Recurrence, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments with the declared defaults; a `TypeError` for a name that is none, or for one that is missing."""
+    """The arguments with the declared defaults, in the order of the declaration; a `TypeError` for a name that is none, or for one that is missing."""
     if not isinstance(recurrence, Recurrence):
         raise TypeError(f"recurrence is a {type(recurrence).__qualname__}; wanted a rlscan.spec.recurrences.Recurrence")
-    if arguments.keys() == recurrence.defaults.keys():
-        return arguments
     for name in arguments:
         if name not in recurrence.defaults:
             raise TypeError(f"{recurrence.name}: {name} is no argument; wanted some of {', '.join(recurrence.defaults)}")

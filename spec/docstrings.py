@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import textwrap
 
-from rlscan.spec.arguments import Argument
+from rlscan.spec.arguments import OUT, Argument
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.spec.rules import RULES
 
 WIDTH = 112
 
 
-def docstring(recurrence: Recurrence, array: str) -> str:
+def docstring(recurrence: Recurrence, array: str, out: bool = False) -> str:
     """The docstring of the public function, for arrays of this type."""
     parts = [recurrence.title, _indented(recurrence.formula, 4)]
     parts += [_filled(f"- {boundary}", 2) for boundary in recurrence.boundaries]
@@ -24,7 +24,7 @@ def docstring(recurrence: Recurrence, array: str) -> str:
     )
     parts.append(f"Source: {recurrence.source}.")
     arguments = "\n".join(
-        _filled(f"{argument.name}: {shape_of(recurrence, argument, array)}. {argument.says}", 8, first=4) for argument in recurrence.arguments
+        _filled(f"{argument.name}: {shape_of(recurrence, argument, array)}. {argument.says}", 8, first=4) for argument in (*recurrence.arguments, *[OUT] * out)
     )
     parts.append(f"Args:\n{arguments}")
     returns = "; ".join(f"{name}: {says.rstrip('.')}" for name, says in zip(recurrence.output_names, recurrence.output_says, strict=True))
@@ -44,6 +44,8 @@ def docstring(recurrence: Recurrence, array: str) -> str:
 def shape_of(recurrence: Recurrence, argument: Argument, array: str) -> str:
     """Type, shape and dtype of an argument in words."""
     frame = recurrence.frame.name
+    if argument is OUT:
+        return f"{recurrence.result or array} or None"
     dtype = "any type, nonzero is True" if argument.flag else "float16, bfloat16, float32 or float64"
     if argument.name == frame:
         return f"{array} [.., T{', features..' if argument.shape == 'inputs' else ''}], {dtype}"

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from rlscan.spec.arguments import OUT
 from rlscan.spec.recurrences import Recurrence
 
 
-def signature(recurrence: Recurrence) -> inspect.Signature:
+def signature(recurrence: Recurrence, out: bool = False) -> inspect.Signature:
     parameters = [
         inspect.Parameter(
             argument.name,
             inspect.Parameter.KEYWORD_ONLY if argument.keyword else inspect.Parameter.POSITIONAL_OR_KEYWORD,
             default=argument.default,
         )
-        for argument in recurrence.arguments
+        for argument in (*recurrence.arguments, *[OUT] * out)
     ]
     return inspect.Signature(parameters)
 
 
-def public_function(
-    recurrence: Recurrence, run: Callable[[Recurrence, Mapping[str, Any]], Any], module: str, array: str = "numpy.ndarray"
-) -> Callable[..., Any]:
-    """The function `recurrence.name`, which calls `run(recurrence, arguments)`.
+def public_function(recurrence: Recurrence, run: Callable[..., Any], module: str, array: str = "numpy.ndarray", out: bool = False) -> Callable[..., Any]:
+    """The function `recurrence.name`, which calls `run(recurrence, arguments)`, or `run(recurrence, arguments, out)`.
 
     It is compiled from its signature, as dataclasses are, because binding arguments by `inspect` on each call costs
     more than the whole launch.
@@ -32,10 +31,10 @@ def public_function(
     from rlscan.spec.docstrings import docstring
 
     names = ", ".join(f"{name!r}: {name}" for name in recurrence.argument_names)
-    source = f"def {recurrence.name}{signature(recurrence)}:\n    return _run(_recurrence, {{{names}}})\n"
+    source = f"def {recurrence.name}{signature(recurrence, out)}:\n    return _run(_recurrence, {{{names}}}{', out' * out})\n"
     namespace: dict[str, Any] = {"_run": run, "_recurrence": recurrence}
     exec(compile(source, f"<rlscan {recurrence.name}>", "exec"), namespace)
     function = namespace[recurrence.name]
-    function.__module__, function.__qualname__, function.__doc__ = module, recurrence.name, docstring(recurrence, array)
+    function.__module__, function.__qualname__, function.__doc__ = module, recurrence.name, docstring(recurrence, array, out)
     function.recurrence = recurrence
     return function

@@ -24,6 +24,8 @@ ARRAYS = {
     "jax.Array": ("jax.Array", "import jax"),
 }
 
+WIDTH = 160
+
 HEAD = """# Made from the declarations by `python -m rlscan.spec.stubs`; edit them, not this file.
 # ruff: noqa: PYI021  (editors show the docstrings)
 """
@@ -42,30 +44,32 @@ def stub(source: str) -> str:
     for statement in module.body:
         if isinstance(statement, ast.FunctionDef | ast.ClassDef) and not statement.name.startswith("_"):
             parts.append(_outline(statement))
-        elif isinstance(statement, ast.For) and (array := _array(statement)):
+        elif isinstance(statement, ast.For) and (made := _made(statement)):
+            array, out = made
             array_type, needed = ARRAYS[array]
             imports |= {needed, "from typing import Literal"}
             for recurrence in RECURRENCES.values():
-                parts.append(_signature(recurrence, array_type) + "\n" + _docstring(docstring(recurrence, array)))
+                parts.append(_signature(recurrence, array_type, out) + "\n" + _docstring(docstring(recurrence, array, out)))
                 if recurrence.result:
                     fields = "\n".join(f"    {name}: {array_type}" for name in recurrence.output_names)
                     results.append(f"class _{recurrence.result}(NamedTuple):\n{_docstring(_result_says(recurrence))}\n\n{fields}")
     public = ", ".join(f'"{name}"' for name in sorted(("run", *RECURRENCES)))
     parts.insert(0, f"__all__ = [{public}]")
-    text = re.sub(r"(?m)^(def .*\.\.\.(?:  # .*)?)\n\n(?=def )", r"\1\n", "\n\n".join([*results, *parts]))
+    text = re.sub(r"(?m)^((?:def|\)) .*\.\.\.(?:  # .*)?)\n\n(?=def )", r"\1\n", "\n\n".join([*results, *parts]))
     imports |= {line for line, name in _imports(module) if name in _names(text)}
     return HEAD + "\n" + _sorted(imports) + "\n\n" + text + "\n"
 
 
-def _array(loop: ast.For) -> str | None:
-    """The array type of the loop that makes a module's public functions."""
+def _made(loop: ast.For) -> tuple[str, bool] | None:
+    """The array type of the loop that makes a module's public functions, and whether they write where they are told to."""
     for call in ast.walk(loop):
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "public_function":
-            return ast.literal_eval(call.args[3]) if len(call.args) > 3 else "numpy.ndarray"
+            array = ast.literal_eval(call.args[3]) if len(call.args) > 3 else "numpy.ndarray"
+            return array, any(keyword.arg == "out" for keyword in call.keywords)
     return None
 
 
-def _signature(recurrence: Recurrence, array: str) -> str:
+def _signature(recurrence: Recurrence, array: str, out: bool) -> str:
     lines = []
     for argument in recurrence.arguments:
         if argument.keyword and "    *," not in lines:
@@ -73,6 +77,8 @@ def _signature(recurrence: Recurrence, array: str) -> str:
         default = "" if argument.default is REQUIRED else f" = {argument.default!r}"
         lines.append(f"    {argument.name}: {_type(argument, array)}{default},")
     returns = f"_{recurrence.result}" if recurrence.result else array
+    if out:
+        lines.append(f"    out: {f'tuple[{array}, ...]' if recurrence.result else array} | None = None,")
     return f"def {recurrence.name}(\n" + "\n".join(lines) + f"\n) -> {returns}:"
 
 
@@ -100,7 +106,12 @@ def _outline(statement: ast.FunctionDef | ast.ClassDef, indent: str = "") -> str
     if isinstance(statement, ast.FunctionDef):
         returns = f" -> {ast.unparse(statement.returns)}" if statement.returns else ""
         named_otherwise = "" if statement.name.islower() else "  # noqa: N802"
-        return f"{indent}def {statement.name}({_parameters(statement.args)}){returns}: ...".replace("'", '"') + named_otherwise
+        parameters = _parameters(statement.args)
+        line = f"{indent}def {statement.name}({', '.join(parameters)}){returns}: ...{named_otherwise}"
+        if len(line) > WIDTH:
+            between = f",\n{indent}    "
+            line = f"{indent}def {statement.name}({between[1:]}{between.join(parameters)},\n{indent}){returns}: ...{named_otherwise}"
+        return line.replace("'", '"')
     bases = f"({', '.join(map(ast.unparse, statement.bases))})" if statement.bases else ""
     body = []
     for inner in statement.body:
@@ -113,11 +124,14 @@ def _outline(statement: ast.FunctionDef | ast.ClassDef, indent: str = "") -> str
     return "\n".join([f"{indent}class {statement.name}{bases}:", *(body or [f"{indent}    ..."])])
 
 
-def _parameters(arguments: ast.arguments) -> str:
+def _parameters(arguments: ast.arguments) -> list[str]:
     """As they stand, with `...` for a default that is no constant."""
-    short = [default if isinstance(default, ast.Constant) else ast.Constant(...) for default in arguments.defaults]
-    text = ast.unparse(ast.arguments(**{**dict(ast.iter_fields(arguments)), "defaults": short}))
-    return re.sub(r"(: [^=,]+(?:\[[^=]*\][^=,]*)?)=", r"\1 = ", text)
+    defaults = [default if isinstance(default, ast.Constant) else ast.Constant(...) for default in arguments.defaults]
+    required = [ast.unparse(argument) for argument in arguments.args[: len(arguments.args) - len(defaults)]]
+    optional = arguments.args[len(required) :]
+    return required + [
+        f"{ast.unparse(argument)}{' = ' if argument.annotation else '='}{ast.unparse(default)}" for argument, default in zip(optional, defaults, strict=True)
+    ]
 
 
 def _assigned(target: ast.expr, value: ast.expr) -> list[str]:

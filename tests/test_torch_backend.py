@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
 
 from rlscan import torch_triton  # noqa: E402
 from rlscan.crosscheck.backends import tensor  # noqa: E402
 from rlscan.crosscheck.compare import wrong  # noqa: E402
 from rlscan.crosscheck.draw import DTYPES, draw, variants  # noqa: E402
 from rlscan.crosscheck.scenarios import Problem, covering  # noqa: E402
-from rlscan.spec.calls import check  # noqa: E402
+from rlscan.spec.calls import check, complete  # noqa: E402
 from rlscan.spec.plan import Plan  # noqa: E402
 from rlscan.spec.recurrences import RECURRENCES  # noqa: E402
-from rlscan.torch_triton import repeated, vectorised  # noqa: E402
+from rlscan.torch_triton import _private, repeated, vectorised  # noqa: E402
 from rlscan.torch_triton.arrays import Flag, Tensors  # noqa: E402
 from rlscan.torch_triton.launch import Prepared  # noqa: E402
 
@@ -77,10 +77,10 @@ def test_rows_split_over_programs(recurrence, variant, name, steps, device):
     call, prepared = prepared_call(recurrence, given, plan)
     passes = [launch.constants["PASS"] for launch in prepared.launches]
     assert passes[-2:] == ["totals", "results"]
-    assert ("nearest" in passes) == (prepared.nearest_ends is not None)
-    results = as_numpy(prepared(call.arrays, call.numbers))
+    assert ("nearest" in passes) == ("nearest_ends" in prepared.scratch)
+    results = as_numpy(prepared({**call.arrays, **call.numbers}))
     assert wrong(problem, results) is None
-    again = as_numpy(prepared(call.arrays, call.numbers))
+    again = as_numpy(prepared({**call.arrays, **call.numbers}))
     assert all(np.array_equal(one, two, equal_nan=True) for one, two in zip(results, again, strict=True))
 
 
@@ -94,7 +94,7 @@ def test_a_segment_without_a_valid_step_hands_on_what_it_gets(layout, device):
     np.moveaxis(arguments["valid"], axis, 0)[...] = (np.arange(16) < 2)[:, None] | (np.arange(16) == 14)[:, None]
     problem = Problem("split", "", recurrence, arguments)
     call, prepared = prepared_call(recurrence, tensors(arguments, device), dataclasses.replace(PLANS[layout], positions=1, steps=4, segments=4, blocks=1))
-    assert wrong(problem, as_numpy(prepared(call.arrays, call.numbers))) is None
+    assert wrong(problem, as_numpy(prepared({**call.arrays, **call.numbers}))) is None
 
 
 @each_recurrence
@@ -111,7 +111,7 @@ def test_kernels_get_the_caller_s_tensors_themselves(recurrence, device):
                 given[name] = x[:1].expand(x.shape)
         call, prepared = prepared_call(recurrence, given)
         outs = tuple(torch.empty_like(given[first], dtype=torch.float32) for _ in recurrence.output_names)
-        passed = prepared.tensors(call.arrays, call.numbers, outs)
+        passed = prepared.passed({**call.arrays, **call.numbers}, outs)
         of_caller = {id(x) for x in given.values() if isinstance(x, torch.Tensor)}
         of_kernel = [x for x in (*passed["arrays"], *passed["edges"]) if isinstance(x, torch.Tensor)]
         assert of_kernel
@@ -266,45 +266,188 @@ def test_the_default_is_kernels_on_a_gpu_and_whole_arrays_elsewhere(device, monk
         torch_triton.gae(**given)
 
 
-def test_calls_that_are_prepared_apart(device):
-    """What a preparation depends on tells calls apart: all but the contents of tensors and the values of numbers."""
+ALIKE = {"by PyTorch": _private.alike, "by facts": _private._alike_by_facts}
+
+
+@pytest.fixture(params=ALIKE)
+def found(request, monkeypatch, device):
+    """Whether a call is found among those that were kept: one, with these changes."""
+    monkeypatch.setattr(repeated, "alike", ALIKE[request.param])
+    monkeypatch.setattr(repeated, "_kept", {})
+
+    def found(name, arguments, changes):
+        recurrence = RECURRENCES[name]
+        repeated._kept.clear()
+        repeated.keep(recurrence, complete(recurrence, arguments), "prepared")
+        return repeated.find(recurrence, complete(recurrence, arguments | changes))
+
+    return found
+
+
+def scanned(device):
+    return {"addend": torch.zeros(4, 8, device=device), "factor": torch.zeros(4, 8, device=device), "time_axis": 1}
+
+
+def test_a_call_is_found_again_with_other_contents_and_numbers(found, device):
+    given = scanned(device)
+    other = torch.ones(4, 8, device=device)
+    assert found("affine_scan", given, {"addend": other}) == ("prepared", {"addend": other.data_ptr(), "factor": given["factor"].data_ptr()})
+    assert found("affine_scan", given | {"factor": 0.5}, {"factor": 0.75})[1]["factor"] == 0.75
+    assert found("affine_scan", given | {"factor": -0.5}, {"factor": 1.5})[1]["factor"] == 1.5
+    traced = draw(RECURRENCES["vtrace"], smallest(RECURRENCES["vtrace"], "next_values"), (4, 8)) | {"rho_bar": None}
+    assert found("vtrace", tensors(traced, device), {})[1]["rho_bar"] == float("inf")
+
+
+OTHERS: dict[str, Any] = {
+    "dtype": lambda x: {"addend": x.double()},
+    "strides": lambda x: {"addend": torch.zeros(8, 4, device=x.device).t()},
+    "alignment": lambda x: {"addend": torch.zeros(4 * 8 + 1, device=x.device)[1:].reshape(4, 8)},
+    "shape": lambda x: {"addend": torch.zeros(4, 9, device=x.device)},
+    "gradient": lambda x: {"addend": x.clone().requires_grad_()},
+    "sparse": lambda x: {"addend": x.to_sparse()},
+    "negated": lambda x: {"addend": torch.complex(x, x).conj().imag},
+    "another device": lambda x: {"addend": x.to("meta")},
+    "another class": lambda x: {"addend": torch.nn.Parameter(x)},
+    "number": lambda x: {"factor": 0.5},
+    "fewer axes": lambda x: {"factor": x[0]},
+    "given": lambda x: {"initial": torch.zeros(4, device=x.device)},
+    "option": lambda x: {"reverse": True},
+    "axis": lambda x: {"time_axis": 0},
+    "a truth value for 1": lambda x: {"time_axis": True},
+    "0 for a truth value": lambda x: {"reverse": 0},
+    "no option": lambda x: {"reverse": []},
+}
+
+
+@pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
+def test_another_call_is_not_taken_for_one_that_was_kept(change, found, device):
+    """Whatever a preparation depends on tells calls apart."""
+    given = scanned(device)
+    assert found("affine_scan", given, change(given["addend"])) is None
+
+
+def test_numbers_are_looked_at_each_time(found, device):
+    """Also for what kernels are compiled for: factors between 0 and 1."""
+    given = scanned(device)
+    for number, others in ((0.5, (1.5, -0.5, float("nan"), float("inf"), True, "0.5", None)), (1.5, (0.5, 1, float("nan")))):
+        for other in others:
+            assert found("affine_scan", given | {"factor": number}, {"factor": other}) is None
+    summed = {"rewards": given["addend"], "terminated": given["factor"], "gamma": 0.5}
+    assert found("discounted_returns", summed, {"gamma": 1.5}) is None
+
+
+def test_what_is_no_plain_tensor_is_not_kept(found, device):
+    given = scanned(device)
+    for other in ({"addend": torch.nn.Parameter(given["addend"])}, {"factor": torch.zeros(4, 8, device=device, requires_grad=True)}):
+        with torch.no_grad():
+            assert found("affine_scan", given | other, {}) is None
+    with torch.autograd.forward_ad.dual_level():
+        assert found("affine_scan", given, {}) is None
+    assert not torch.func.vmap(lambda x: torch.tensor(found("affine_scan", given, {"addend": x}) is not None))(given["addend"].expand(2, 4, 8)).any()
+
+
+def test_the_longest_list_of_kept_calls_is_short(monkeypatch, device):
+    monkeypatch.setattr(repeated, "_kept", {})
     recurrence = RECURRENCES["affine_scan"]
-    addend, factor = torch.zeros(4, 8, device=device), torch.zeros(4, 8, device=device)
-
-    def key(**changes):
-        return repeated.key_of(recurrence, {"addend": addend, "factor": factor, "initial": None, "reverse": False, "time_axis": 1} | changes)
-
-    assert key() == key()
-    assert key() == key(addend=torch.ones(4, 8, device=device))
-    assert key(factor=0.5) == key(factor=0.75)
-    others = [
-        {"addend": addend.double()},
-        {"addend": torch.zeros(8, 4, device=device).t()},
-        {"addend": torch.zeros(4 * 8 + 1, device=device)[1:].reshape(4, 8)},
-        {"addend": torch.zeros(4, 9, device=device)},
-        {"addend": addend.clone().requires_grad_()},
-        {"factor": 0.5},
-        {"factor": factor[0]},
-        {"initial": torch.zeros(4, device=device)},
-        {"reverse": True},
-        {"time_axis": 0},
-    ]
-    keys = [key(), *(key(**other) for other in others)]
-    assert len(set(keys)) == len(keys)
-    # Numbers are looked at each time.
-    assert repeated.key_of(RECURRENCES["gae"], {"gamma": 1.5}) is None
-    assert repeated.key_of(RECURRENCES["gae"], {"gamma": "0.5", "rewards": [1.0]}) is None
+    for steps in range(1, 3 * repeated.MOST):
+        repeated.keep(recurrence, complete(recurrence, {"addend": torch.zeros(steps, device=device), "factor": 0.5}), steps)
+    assert len(repeated._kept) == 1
+    assert max(map(len, repeated._kept.values())) <= repeated.MOST
 
 
-def test_a_prepared_call_does_not_let_another_type_pass(device):
-    """True equals 1, but is refused as an axis; 0 equals False, but is refused as a choice."""
-    addend = torch.zeros(4, 8, device=device)
+SIZES = {
+    "rows": (-1, [(rows, steps) for rows in (4096, 8192, 16384) for steps in (512, 1024, 2048)]),
+    "rows of odd sizes": (-1, [(rows, steps) for rows in (4097, 4099, 9001) for steps in (1001, 1003, 2007)]),
+    "columns": (0, [(steps, rows) for rows in (6144, 7168, 8192) for steps in (1024, 1536, 2048)]),
+    "columns of odd sizes": (0, [(steps, rows) for rows in (4097, 4099, 8001) for steps in (1001, 1003, 2007)]),
+}
 
-    def key(**changes):
-        return repeated.key_of(RECURRENCES["affine_scan"], {"addend": addend, "factor": 0.5, "initial": None, "reverse": False, "time_axis": 1} | changes)
 
-    for wrong_type in ({"time_axis": True}, {"reverse": 0}):
-        assert key(**wrong_type) is None or key(**wrong_type) != key()
+def gae_of(shape, axis, device) -> dict[str, Any]:
+    rows = shape[1:] if axis == 0 else shape[:-1]
+    frame = {name: torch.zeros(shape, device=device) for name in ("rewards", "values", "terminated")}
+    return dict(complete(RECURRENCES["gae"], frame | {"bootstrap_value": torch.zeros(rows, device=device), "time_axis": axis}))
+
+
+@pytest.mark.parametrize(("axis", "shapes"), SIZES.values(), ids=SIZES)
+def test_one_kernel_for_all_sizes_of_a_plan(axis, shapes):
+    """Sizes and strides are numbers that Triton doesn't specialise for, and the constants are the same."""
+    from rlscan.torch_triton import kernels
+
+    launches = [launch for shape in shapes for launch in prepared_call(RECURRENCES["gae"], gae_of(shape, axis, "meta"))[1].launches]
+    assert {str(launch.constants) for launch in launches} == {str(launches[0].constants)}
+    assert launches[0].sizes.keys() == set(kernels.PLAIN)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("axis", "shapes"), SIZES.values(), ids=SIZES)
+def test_nothing_is_compiled_for_another_size_of_a_plan(axis, shapes, device, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(triton.knobs.runtime, "jit_post_compile_hook", lambda **found: compiled.append(found["repr"]))
+    torch_triton.gae(**gae_of(shapes[0], axis, device))
+    compiled.clear()
+    for shape in shapes:
+        torch_triton.gae(**gae_of(shape, axis, device))
+    assert compiled == []
+
+
+@pytest.mark.parametrize("method", ["vectorised", "kernels", None])
+@each_recurrence
+def test_results_are_written_where_they_are_wanted(recurrence, method, device):
+    """Twice, with other contents, so that a prepared call does too; nothing of what was there before is left."""
+    variant = variants(recurrence, ("per row",))[-1]
+    for shape, axis in (((3, 13), -1), ((13, 3), 0), ((0, 4), -1)):
+        outs: tuple[Any, ...] = ()
+        for seed in range(3):
+            given = tensors(draw(recurrence, variant, shape, axis, seed=seed), device)
+            fresh = torch_triton.run(recurrence, given, method)
+            fresh = fresh if isinstance(fresh, tuple) else (fresh,)
+            if not outs:
+                outs = tuple(torch.empty_like(x).fill_(float("nan")) for x in fresh)
+            results = torch_triton.run(recurrence, given, method, out=outs if len(outs) > 1 else outs[0])
+            results = results if isinstance(results, tuple) else (results,)
+            assert all(one is other for one, other in zip(results, outs, strict=True))
+            assert all(torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0)) for one, other in zip(fresh, outs, strict=True))
+
+
+def test_results_are_written_in_the_public_functions(device):
+    given = gae_of((4, 8), -1, device)
+    first = torch_triton.gae(**given)
+    given["rewards"] = torch.ones(4, 8, device=device)
+    second = torch_triton.gae(**given, out=first)
+    assert second.advantages is first.advantages
+    assert torch.equal(second.advantages, torch_triton.gae(**given).advantages)
+
+
+REFUSED: dict[str, Any] = {
+    "no tensor": (lambda a, b, given: [[0.0], [0.0]], TypeError, "out is a list; wanted a tuple of tensors, advantages, returns"),
+    "one tensor": (lambda a, b, given: a, TypeError, "out is a Tensor; wanted a tuple"),
+    "three tensors": (lambda a, b, given: (a, b, b.clone()), TypeError, "out is a tuple; wanted a tuple"),
+    "dtype": (lambda a, b, given: (a, b.double()), TypeError, "out has for returns a tensor of dtype torch.float64; wanted torch.float32"),
+    "shape": (lambda a, b, given: (a[:3], b), ValueError, "out has for advantages a tensor of shape"),
+    "strides": (lambda a, b, given: (a, torch.empty(8, 4, device=b.device).t()), ValueError, "out has for returns a tensor of stride"),
+    "broadcast": (lambda a, b, given: (a, b[:1].expand(4, 8)), ValueError, "out has for returns a tensor of stride"),
+    "device": (lambda a, b, given: (a.to("meta"), b), ValueError, "out has for advantages a tensor of device meta"),
+    "sparse": (lambda a, b, given: (a.to_sparse(), b), ValueError, "out has for advantages a tensor of stride torch.sparse_coo"),
+    "the same twice": (lambda a, b, given: (a, a), ValueError, "out shares the memory of advantages"),
+    "an argument": (lambda a, b, given: (a, given["values"]), ValueError, "out shares the memory of returns"),
+    "a part of an argument": (lambda a, b, given: (given["rewards"].reshape(-1)[:].view(4, 8), b), ValueError, "out shares the memory of advantages"),
+    "a gradient": (lambda a, b, given: (a.requires_grad_(), b), ValueError, "out was given where a gradient is wanted"),
+}
+
+
+@pytest.mark.parametrize(("change", "error", "words"), REFUSED.values(), ids=REFUSED)
+def test_places_that_results_can_t_be_written_to(change, error, words, device):
+    given = gae_of((4, 8), -1, device)
+    for _ in range(2):
+        with pytest.raises(error, match=words):
+            torch_triton.gae(**given, out=change(*torch_triton.gae(**given), given))
+    first = torch_triton.gae(**given)
+    given["values"] = given["values"].clone().requires_grad_()
+    with pytest.raises(ValueError, match="gae: out was given where a gradient is wanted"):
+        torch_triton.gae(**given, out=first)
+    with torch.no_grad():
+        torch_triton.gae(**given, out=first)
 
 
 @pytest.mark.gpu

@@ -14,10 +14,11 @@ from torch.autograd import forward_ad
 from rlscan.spec.calls import check, complete
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.spec.signatures import public_function
-from rlscan.torch_triton.arrays import Tensors, in_forward_mode
+from rlscan.torch_triton.arrays import Tensors, in_forward_mode, like_of
 from rlscan.torch_triton.gradients import by_differentiable_arrays
 from rlscan.torch_triton.launch import by_kernels
-from rlscan.torch_triton.repeated import find, key_of, may_repeat
+from rlscan.torch_triton.out import check_out
+from rlscan.torch_triton.repeated import find, keep
 from rlscan.torch_triton.vectorised import by_whole_arrays
 
 __all__ = ["run", *RECURRENCES]  # pyright: ignore[reportUnsupportedDunderAll]
@@ -25,7 +26,12 @@ __all__ = ["run", *RECURRENCES]  # pyright: ignore[reportUnsupportedDunderAll]
 _TENSORS = Tensors()
 
 
-def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["kernels", "vectorised"] | None = None) -> Any:
+def run(
+    recurrence: Recurrence,
+    arguments: Mapping[str, Any],
+    method: Literal["kernels", "vectorised"] | None = None,
+    out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+) -> Any:
     """The results of any declared recurrence.
 
     Args:
@@ -33,20 +39,30 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["k
         arguments: by public name.
         method: the Triton kernels, or whole-array PyTorch; None: the kernels on a GPU, PyTorch elsewhere. Kernels run on CPU
             tensors only in Triton's interpreter (TRITON_INTERPRET=1 before triton is imported).
+        out: tensors to write the results into, as the functions take them.
     """
     arguments = complete(recurrence, arguments)
     if method not in (None, "kernels", "vectorised"):
         raise ValueError(f"method is {method!r}; wanted 'kernels', 'vectorised' or None")
-    key = key_of(recurrence, arguments) if method is None and may_repeat(recurrence, arguments) else None
-    prepared = find(key)
-    if prepared is not None:
-        return recurrence.pack(prepared(arguments, arguments))
+    return _run(recurrence, arguments, out, method)
+
+
+def _run(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = None, method: Literal["kernels", "vectorised"] | None = None) -> Any:
+    repeated = find(recurrence, arguments) if method is None else None
+    if repeated is not None:
+        prepared, given = repeated
+        outs = None if out is None else check_out(recurrence, out, prepared.like, prepared.device, arguments.values())
+        return recurrence.pack(prepared(given, outs))
     call = check(recurrence, arguments, _TENSORS)
+    outs = None if out is None else check_out(recurrence, out, like_of(call), call.device, call.arrays.values())
     if method is None:
         method = "kernels" if call.device.type == "cuda" and _kernels_can_run() else "vectorised"
     if math.prod(call.shape) and any(map(_is_differentiated, call.arrays.values())):
         return recurrence.pack(by_differentiable_arrays(call, functools.partial(_scan, method)))
-    return recurrence.pack(by_kernels(call, key) if method == "kernels" else by_whole_arrays(call))
+    if method == "kernels":
+        return recurrence.pack(by_kernels(call, outs, functools.partial(keep, recurrence, arguments)))
+    results = by_whole_arrays(call)
+    return recurrence.pack(results if outs is None else tuple(one.copy_(result) for one, result in zip(outs, results, strict=True)))
 
 
 def _is_differentiated(array: torch.Tensor) -> bool:
@@ -73,4 +89,4 @@ def _kernels_can_run() -> bool:
 
 
 for _recurrence in RECURRENCES.values():
-    globals()[_recurrence.name] = public_function(_recurrence, run, __name__, "torch.Tensor")
+    globals()[_recurrence.name] = public_function(_recurrence, _run, __name__, "torch.Tensor", out=True)

@@ -28,7 +28,12 @@ class _Retrace(NamedTuple):
 
 __all__ = ["affine_scan", "discounted_returns", "eligibility_traces", "episodic_prefix_sum", "gae", "lambda_returns", "retrace", "run", "vtrace"]
 
-def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["kernels", "vectorised"] | None = None) -> Any: ...
+def run(
+    recurrence: Recurrence,
+    arguments: Mapping[str, Any],
+    method: Literal["kernels", "vectorised"] | None = None,
+    out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+) -> Any: ...
 def gae(
     rewards: torch.Tensor,
     values: torch.Tensor,
@@ -43,6 +48,7 @@ def gae(
     gamma: float | torch.Tensor = 0.99,
     lam: float | torch.Tensor = 0.95,
     time_axis: int = -1,
+    out: tuple[torch.Tensor, ...] | None = None,
 ) -> _GAE:
     """Generalised advantage estimation.
 
@@ -79,6 +85,8 @@ def gae(
         lam: number or torch.Tensor. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
             gamma.
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        out: GAE or None. What an earlier call on arrays of these shapes, strides and dtypes returned, to write the
+            results into. It has no derivative, and shares no memory with an argument.
 
     Returns:
         GAE(advantages, returns), a named tuple. advantages: A_t; returns: A_t + V_t, the value targets. Each has
@@ -108,6 +116,7 @@ def vtrace(
     c_bar: float | None = 1.0,
     pg_rho_bar: float | None = 1.0,
     time_axis: int = -1,
+    out: tuple[torch.Tensor, ...] | None = None,
 ) -> _VTrace:
     """V-trace value targets and policy-gradient advantages.
 
@@ -156,6 +165,8 @@ def vtrace(
         c_bar: number or None. The bar that clips w_t in the trace; None: no clip.
         pg_rho_bar: number or None. The bar that clips w_t in the policy-gradient advantage; None: no clip.
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        out: VTrace or None. What an earlier call on arrays of these shapes, strides and dtypes returned, to write
+            the results into. It has no derivative, and shares no memory with an argument.
 
     Returns:
         VTrace(vs, pg_advantages), a named tuple. vs: V_t + D_t, the value targets; pg_advantages: The advantages
@@ -183,6 +194,7 @@ def retrace(
     c_bar: float | None = 1.0,
     rho_bar: float | None = 1.0,
     time_axis: int = -1,
+    out: tuple[torch.Tensor, ...] | None = None,
 ) -> _Retrace:
     """Retrace(lambda) action-value targets and advantages.
 
@@ -227,6 +239,8 @@ def retrace(
         rho_bar: number or None. The bar that clips w_t in the TD error (V-trace) or the advantage (Retrace); None:
             no clip.
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        out: Retrace or None. What an earlier call on arrays of these shapes, strides and dtypes returned, to write
+            the results into. It has no derivative, and shares no memory with an argument.
 
     Returns:
         Retrace(targets, advantages), a named tuple. targets: q_t + D_t, the action-value targets; advantages: The
@@ -252,6 +266,7 @@ def lambda_returns(
     gamma: float | torch.Tensor = 0.99,
     lam: float | torch.Tensor = 0.95,
     time_axis: int = -1,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """TD(lambda) returns.
 
@@ -291,6 +306,8 @@ def lambda_returns(
         lam: number or torch.Tensor. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
             gamma.
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        out: torch.Tensor or None. What an earlier call on arrays of these shapes, strides and dtypes returned, to
+            write the results into. It has no derivative, and shares no memory with an argument.
 
     Returns:
         returns: G_t. Each has the shape of rewards; float64 for float64 inputs, else float32.
@@ -314,6 +331,7 @@ def discounted_returns(
     valid: torch.Tensor | None = None,
     gamma: float | torch.Tensor = 0.99,
     time_axis: int = -1,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Discounted returns.
 
@@ -351,6 +369,8 @@ def discounted_returns(
         gamma: number or torch.Tensor. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
             steps (to the flags, where inputs have feature axes).
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        out: torch.Tensor or None. What an earlier call on arrays of these shapes, strides and dtypes returned, to
+            write the results into. It has no derivative, and shares no memory with an argument.
 
     Returns:
         returns: G_t. Each has the shape of rewards; float64 for float64 inputs, else float32.
@@ -371,6 +391,7 @@ def eligibility_traces(
     gamma: float | torch.Tensor = 0.99,
     lam: float | torch.Tensor = 0.95,
     time_axis: int = -1,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Accumulating eligibility traces.
 
@@ -400,6 +421,8 @@ def eligibility_traces(
         lam: number or torch.Tensor. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
             gamma.
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        out: torch.Tensor or None. What an earlier call on arrays of these shapes, strides and dtypes returned, to
+            write the results into. It has no derivative, and shares no memory with an argument.
 
     Returns:
         traces: z_t. Each has the shape of inputs; float64 for float64 inputs, else float32.
@@ -419,6 +442,7 @@ def episodic_prefix_sum(
     valid: torch.Tensor | None = None,
     initial: torch.Tensor | None = None,
     time_axis: int = -1,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """A running sum within each episode.
 
@@ -446,6 +470,8 @@ def episodic_prefix_sum(
         initial: torch.Tensor [..], the shape of inputs without time, float16, bfloat16, float32 or float64. What
             flows into the first step of the scan, as it is: the state beyond the window. Default: 0.
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        out: torch.Tensor or None. What an earlier call on arrays of these shapes, strides and dtypes returned, to
+            write the results into. It has no derivative, and shares no memory with an argument.
 
     Returns:
         sums: C_t. Each has the shape of inputs; float64 for float64 inputs, else float32.
@@ -463,6 +489,7 @@ def affine_scan(
     initial: torch.Tensor | None = None,
     reverse: bool = False,
     time_axis: int = -1,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The first-order affine recurrence itself, with your own coefficients.
 
@@ -485,6 +512,8 @@ def affine_scan(
             flows into the first step of the scan, as it is: the state beyond the window. Default: 0.
         reverse: bool. True: from the last step to the first.
         time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        out: torch.Tensor or None. What an earlier call on arrays of these shapes, strides and dtypes returned, to
+            write the results into. It has no derivative, and shares no memory with an argument.
 
     Returns:
         y: y_t. Each has the shape of addend; float64 for float64 inputs, else float32.

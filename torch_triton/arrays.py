@@ -11,10 +11,18 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
+from rlscan.spec.calls import Call
 from rlscan.spec.steps import PlacesInNumPy, Steps
 from rlscan.spec.taps import Constant, Outside
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+Outs = tuple[torch.Tensor, ...]
+
+
+def like_of(call: Call) -> torch.Tensor:
+    """What every output is like, without memory."""
+    return torch.empty_like(call.arrays[call.recurrence.frame.name], dtype=DTYPES[call.dtype], device="meta")
 
 
 def in_forward_mode() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -15,23 +14,24 @@ import torch
 from rlscan.spec.calls import Call
 from rlscan.spec.geometry import Geometry, geometry
 from rlscan.spec.plan import Plan, plan
-from rlscan.spec.program import ACTIONS, NUMBER, Program, multiple, program, strides
+from rlscan.spec.program import ACTIONS, Program, multiple, program, strides
 from rlscan.spec.taps import wire
-from rlscan.torch_triton import repeated
-from rlscan.torch_triton.arrays import DTYPES
+from rlscan.torch_triton._private import starter
+from rlscan.torch_triton.arrays import DTYPES, Outs, like_of
 
 
-def by_kernels(call: Call, key: Any = None) -> tuple[torch.Tensor, ...]:
-    """The outputs of a call, by the kernels; prepared for the next one of the same key."""
+def by_kernels(call: Call, outs: Outs | None = None, keep: Callable[[Prepared], None] = lambda prepared: None) -> Outs:
+    """The outputs of a call, by the kernels; what can be made again is given to `keep`."""
     if call.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise ValueError(f"method is 'kernels' and the tensors are on {call.device}: set TRITON_INTERPRET=1 before triton is imported, or pass method=None")
     # a lazily negated tensor is not what it stores
     call = dataclasses.replace(call, arrays={name: array.resolve_neg() for name, array in call.arrays.items()})
     wide = _with_wide_numbers(call)
     prepared = Prepared(wide)
-    if wide is call:
-        repeated.keep(key, prepared)
-    return prepared(wide.arrays, wide.numbers)
+    outs = prepared({**wide.arrays, **wide.numbers}, outs)
+    if wide is call and prepared.repeats:
+        keep(prepared)
+    return outs
 
 
 class Prepared:
@@ -44,53 +44,69 @@ class Prepared:
     def __init__(self, call: Call, chosen: Plan | None = None) -> None:
         code = program(call.wiring)
         frame = call.arrays[call.recurrence.frame.name]
-        like = torch.empty_like(frame, dtype=DTYPES[call.dtype], device="meta")
+        self.like = like_of(call)
         self.empty = frame.numel() == 0
-        self.frame, self.dtype = call.recurrence.frame.name, like.dtype
         self.outputs = len(call.recurrence.output_names)
         self.device = frame.device
+        self.new = functools.partial(torch.empty_strided, tuple(frame.shape), self.like.stride(), dtype=self.like.dtype, device=frame.device)
+        self.elsewhere = frame.is_cuda and torch.cuda.device_count() > 1
+        self.sources, self.edges = code.sources, code.edges
         self.seed = call.wiring.seed
-        self.sources = tuple((name, at == NUMBER) for name, at in zip(code.sources, code.at, strict=True))
-        self.edges = code.edges
         self.launches: list[Launch] = []
         self.runners: list[Callable[..., Any]] = []
+        self.scratch: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         if self.empty:
             return
-        place = geometry(call, {name: (tuple(array.shape), array.stride()) for name, array in call.arrays.items()}, like.stride())
+        place = geometry(call, {name: (tuple(array.shape), array.stride()) for name, array in call.arrays.items()}, self.like.stride())
         chosen = chosen or plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps, code.reads)
-        self.totals = (2, place.num_rows, chosen.segments) if chosen.segments > 1 else None
-        self.nearest_ends = (place.num_rows, chosen.segments) if chosen.segments > 1 and code.nearest else None
+        if chosen.segments > 1:
+            self.scratch["totals"] = (2, place.num_rows, chosen.segments), self.like.dtype
+            if code.nearest:
+                self.scratch["nearest_ends"] = (place.num_rows, chosen.segments), torch.int32
         self.launches = _launches(call, code, place, chosen)
 
-    def __call__(self, arrays: Mapping[str, Any], numbers: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
-        outs = tuple([torch.empty_like(arrays[self.frame], dtype=self.dtype) for _ in range(self.outputs)])
+    @property
+    def repeats(self) -> bool:
+        """Whether it can be made again; not in Triton's interpreter, where nothing is compiled."""
+        return self.empty or bool(self.runners)
+
+    def __call__(self, given: Mapping[str, Any], outs: Outs | None = None) -> Outs:
+        """The outputs for these tensors and numbers by name; where it repeats, for these addresses and numbers."""
+        outs = outs or tuple([self.new() for _ in range(self.outputs)])
         if not self.empty:
-            same = self.device.type != "cuda" or torch.cuda.current_device() == self.device.index
-            with contextlib.nullcontext() if same else torch.cuda.device(self.device):
-                self.start(self.tensors(arrays, numbers, outs))
+            if self.elsewhere and torch.cuda.current_device() != self.device.index:
+                with torch.cuda.device(self.device):
+                    self.start(self.passed(given, outs))
+            else:
+                self.start(self.passed(given, outs))
         return outs
 
-    def tensors(self, arrays: Mapping[str, Any], numbers: Mapping[str, Any], outs: tuple[torch.Tensor, ...]) -> dict[str, Any]:
+    def passed(self, given: Mapping[str, Any], outs: Outs) -> dict[str, Any]:
         """The arguments that differ from call to call, in the order of the kernels' first parameters."""
-        out = outs[0]
-        return {
-            "arrays": tuple([_number(numbers[name]) if is_number else arrays[name] for name, is_number in self.sources]),
-            "edges": tuple([arrays[name] for name in self.edges]),
-            "seed": arrays[self.seed] if self.seed else out,
-            "outs": outs,
-            "totals": out.new_empty(self.totals) if self.totals else out,
-            "nearest_ends": out.new_empty(self.nearest_ends, dtype=torch.int32) if self.nearest_ends else out,
+        # Once compiled, a kernel takes an address for a tensor, and doesn't ask the driver whose it is.
+        to: tuple[Any, ...] = tuple([out.data_ptr() for out in outs]) if self.runners else outs
+        first = to[0]
+        passed = {
+            "arrays": tuple([given[name] for name in self.sources]),
+            "edges": tuple([given[name] for name in self.edges]),
+            "seed": given[self.seed] if self.seed else first,
+            "outs": to,
+            "totals": first,
+            "nearest_ends": first,
         }
+        for name, (shape, dtype) in self.scratch.items():
+            passed[name] = torch.empty(shape, dtype=dtype, device=self.device)
+        return passed
 
-    def start(self, tensors: dict[str, Any]) -> None:
+    def start(self, passed: dict[str, Any]) -> None:
         if self.runners:
-            given = tensors.values()
+            given = passed.values()
             for runner, one in zip(self.runners, self.launches, strict=True):
                 runner(*given, *one.rest)
             return
-        compiled = [one.kernel[one.grid](**tensors, **one.sizes, **one.constants, **one.options) for one in self.launches]
-        if None not in compiled:  # in Triton's interpreter nothing is compiled
-            self.runners = [kernel[(*one.grid, 1)] for kernel, one in zip(compiled, self.launches, strict=True)]
+        compiled = [one.kernel[one.grid](**passed, **one.sizes, **one.constants, **one.options) for one in self.launches]
+        if None not in compiled:
+            self.runners = [starter(kernel, one.grid, self.device.index) for kernel, one in zip(compiled, self.launches, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,10 +187,6 @@ def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[
     options = {"num_warps": chosen.num_warps, "num_stages": 1, "enable_fp_fusion": False}
     grid = (-(-place.num_rows // chosen.rows), chosen.segments)
     return [Launch(kernels.scan_kernel, grid, sizes, {"PASS": name, **constants}, options) for name in passes]
-
-
-def _number(x: float | None) -> float:
-    return math.inf if x is None else float(x)
 
 
 def _with_wide_numbers(call: Call) -> Call:

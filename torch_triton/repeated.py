@@ -1,10 +1,11 @@
-"""Calls that are made again: what was checked and prepared once is found by the types and shapes of the arguments.
+"""Calls that are made again: what was checked and prepared once is found by the types, shapes and strides of the arguments.
 
 Nothing is skipped that depends on more than those: numbers are checked each time.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,51 +13,93 @@ import torch
 
 from rlscan.spec.calls import LARGEST
 from rlscan.spec.recurrences import Recurrence
+from rlscan.torch_triton._private import alike
 from rlscan.torch_triton.arrays import in_forward_mode
 
-# A training loop has a handful of shapes; whoever has thousands pays the check again.
-MOST = 1024
-
-_prepared: dict[Any, Any] = {}
+# A training loop has a handful of shapes; whoever has hundreds pays the check again.
+MOST = 64
 
 
-def may_repeat(recurrence: Recurrence, arguments: Mapping[str, Any]) -> bool:
-    """Only kernels are prepared, and they run on a GPU; what carries a derivative along is checked each time."""
-    frame = arguments[recurrence.frame.name]
-    return isinstance(frame, torch.Tensor) and frame.is_cuda and not in_forward_mode()
+@functools.cache
+def _limits(recurrence: Recurrence) -> dict[str, tuple[float, float]]:
+    """The least and the largest number that an argument can be, where it can be one."""
+    return {
+        argument.name: (-LARGEST if argument.low is None else argument.low, LARGEST if argument.high is None else argument.high)
+        for argument in recurrence.arguments
+        if argument.shape in ("parameter", "number")
+    }
 
 
-def key_of(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """What a preparation depends on; None for a call that is made only once."""
-    gradients = torch.is_grad_enabled()
-    key: list[Any] = [recurrence, gradients]
-    for argument in recurrence.arguments:
-        x = arguments.get(argument.name, argument.default)
-        kind = x.__class__
-        if kind is torch.Tensor and x.layout is torch.strided and not x.is_neg():
-            # kernels are compiled for 16-byte alignment
-            try:
-                key.append((x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16, gradients and x.requires_grad))
-            except RuntimeError:  # torch.func's tensors have no storage
-                return None
-        elif (kind is float or kind is int) and argument.shape != "option":
-            if not argument.allows(x) or abs(x) > LARGEST:
-                return None
-            key.append(x <= 1)  # whether factors fade
-        elif x is None or kind is int or kind is str or kind is bool:
-            key += (kind, x)  # True is no 1 here
-        else:
+class Kept:
+    """The preparation of a call, and what other calls must have in common with it beside the types of their arguments."""
+
+    def __init__(self, recurrence: Recurrence, arguments: Mapping[str, Any], prepared: Any) -> None:
+        self.prepared = prepared
+        options = {argument.name: arguments[argument.name] for argument in recurrence.arguments if argument.shape == "option"}
+        self.options, self.chosen = list(options), list(options.values())
+        self.numbers, self.not_fading = [], []
+        for name, (low, high) in _limits(recurrence).items():
+            if type(arguments[name]) in (float, int):
+                # kernels are compiled for factors in [0, 1], or for others too
+                fades = 0 <= arguments[name] <= 1
+                self.numbers.append((name, max(low, 0), min(high, 1)) if fades else (name, low, high))
+                self.not_fading += [] if fades else [name]
+        absent = [argument for argument in recurrence.arguments if arguments[argument.name] is None]
+        self.nothing = {argument.name: argument.none_is for argument in absent if argument.none_is is not None}
+        self.names = [name for name, x in arguments.items() if type(x) is torch.Tensor]
+        tensors = [arguments[name] for name in self.names]
+        self.alike = alike(tensors)
+        # and for addresses that 16 divides, or others too
+        self.misaligned = [x.data_ptr() & 15 for x in tensors]
+
+    def given(self, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The addresses of the tensors, and the numbers, if the preparation is for a call of these."""
+        if [arguments[name] for name in self.options] != self.chosen:
             return None
-    return tuple(key)
+        given = self.nothing.copy()
+        for name, low, high in self.numbers:
+            given[name] = number = arguments[name]
+            if not low <= number <= high:
+                return None
+        for name in self.not_fading:
+            if 0 <= arguments[name] <= 1:
+                return None
+        tensors = [arguments[name] for name in self.names]
+        if not self.alike(*tensors):
+            return None
+        try:
+            addresses = [x.data_ptr() for x in tensors]
+        except RuntimeError:  # torch.func's tensors have no storage
+            return None
+        if [address & 15 for address in addresses] != self.misaligned:
+            return None
+        given.update(zip(self.names, addresses, strict=True))
+        return given
 
 
-def find(key: tuple[Any, ...] | None) -> Any:
-    """The preparation of a call like this one, if there was one."""
-    return None if key is None else _prepared.get(key)
+_kept: dict[tuple[Any, ...], list[Kept]] = {}
 
 
-def keep(key: tuple[Any, ...] | None, prepared: Any) -> None:
-    if key is not None:
-        if len(_prepared) >= MOST:
-            _prepared.clear()
-        _prepared[key] = prepared
+def find(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+    """The preparation of a call like this one, if there was one, and the addresses and numbers to make it with.
+
+    Arguments are complete, and in the order of the declaration.
+    """
+    if in_forward_mode():  # a tangent is no part of a tensor
+        return None
+    # types tell True from 1
+    for kept in _kept.get((recurrence, *map(type, arguments.values())), ()):
+        given = kept.given(arguments)
+        if given is not None:
+            return kept.prepared, given
+    return None
+
+
+def keep(recurrence: Recurrence, arguments: Mapping[str, Any], prepared: Any) -> None:
+    """To be found again, unless a tensor is none that kernels can read as it lies, or wants a gradient where they are off."""
+    tensors = [x for x in arguments.values() if isinstance(x, torch.Tensor)]
+    if all(type(x) is torch.Tensor and not x.is_neg() and not x.requires_grad for x in tensors):
+        kept = _kept.setdefault((recurrence, *map(type, arguments.values())), [])
+        if len(kept) >= MOST:
+            kept.clear()
+        kept.append(Kept(recurrence, arguments, prepared))

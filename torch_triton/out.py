@@ -1,0 +1,48 @@
+"""Tensors of the caller's to write results into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from rlscan.spec.recurrences import Recurrence
+from rlscan.torch_triton.arrays import Outs
+
+
+def check_out(recurrence: Recurrence, out: Any, like: torch.Tensor, device: torch.device, arguments: Iterable[Any]) -> Outs:
+    """The tensors of `out`, or a `TypeError` or `ValueError`: each must be what a fresh result, which is like `like`, would be."""
+
+    def wrong(kind: type[Exception], what: str) -> Exception:
+        return kind(f"{recurrence.name}: out {what}")
+
+    names = recurrence.output_names
+    outs = tuple(out) if isinstance(out, tuple | list) else (out,)
+    if len(outs) != len(names) or not all(isinstance(one, torch.Tensor) for one in outs):
+        wanted = "a torch.Tensor" if len(names) == 1 else f"a tuple of tensors, {', '.join(names)}"
+        raise wrong(TypeError, f"is a {type(out).__qualname__}; wanted {wanted}")
+    wanted = (like.dtype, device, tuple(like.shape), like.stride())
+    tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
+    for number, one in enumerate(outs):
+        found = (one.dtype, one.device, tuple(one.shape), one.stride() if one.layout is torch.strided else one.layout)
+        for what, got, want in zip(("dtype", "device", "shape", "stride"), found, wanted, strict=True):
+            if got != want:
+                kind = TypeError if what == "dtype" else ValueError
+                raise wrong(kind, f"has for {names[number]} a tensor of {what} {got}; wanted {want}, as of a fresh result")
+        if torch.is_grad_enabled() and (one.requires_grad or any(x.requires_grad for x in tensors)):
+            raise wrong(ValueError, "was given where a gradient is wanted; pass none, or call under torch.no_grad()")
+    if like.numel() == 0:
+        return outs
+    ranges = [*map(_range, outs), *[_range(x) for x in tensors if x.numel() and x.device == device]]
+    for number, (first, end) in enumerate(ranges[: len(outs)]):
+        if outs[number].is_neg() or any(first < other_end and other_first < end for other_first, other_end in ranges[number + 1 :]):
+            raise wrong(ValueError, f"shares the memory of {names[number]} with an argument or another result")
+    return outs
+
+
+def _range(x: torch.Tensor) -> tuple[int, int]:
+    """The memory from the first element to the last. What meshes with another's without touching it counts as shared."""
+    last = sum([(size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)])
+    address = x.data_ptr()
+    return address, address + (last + 1) * x.element_size()
