@@ -358,8 +358,8 @@ def test_the_longest_list_of_kept_calls_is_short(monkeypatch, device):
 SIZES = {
     "rows": (-1, [(rows, steps) for rows in (4096, 8192, 16384) for steps in (512, 1024, 2048)]),
     "rows of odd sizes": (-1, [(rows, steps) for rows in (4097, 4099, 9001) for steps in (1001, 1003, 2007)]),
-    "columns": (0, [(steps, rows) for rows in (6144, 7168, 8192) for steps in (1024, 1536, 2048)]),
-    "columns of odd sizes": (0, [(steps, rows) for rows in (4097, 4099, 8001) for steps in (1001, 1003, 2007)]),
+    "columns": (0, [(steps, rows) for rows in (16384, 24576, 32768) for steps in (1024, 1536, 2048)]),
+    "columns of odd sizes": (0, [(steps, rows) for rows in (16387, 20001, 32769) for steps in (1001, 1003, 2007)]),
 }
 
 

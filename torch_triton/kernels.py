@@ -236,11 +236,18 @@ def pointers(array, row_offset, t, places, strides, PATTERN: tl.constexpr, ARRAY
 
 
 @triton.jit
+def steps_on(i, places, strides, PATTERN: tl.constexpr, ARRAY: tl.constexpr, BACKWARD: tl.constexpr):
+    """How far it is to the i-th tensor of times, each of which is the next step of the scan: a number that is the same in all tiles."""
+    return strided(-i if BACKWARD else i, strides, PATTERN[ARRAY * (len(places) + 1) + len(places)])
+
+
+@triton.jit
 def load(array, row_offset, ts, stored, places, strides, PATTERN: tl.constexpr, ARRAY: tl.constexpr, CONTIGUOUS: tl.constexpr, BACKWARD: tl.constexpr):
-    """What is stored at these times, step by step; 0 outside the window."""
+    """What is stored at these times, step by step; anything outside the window."""
     loaded = ()
+    place = pointers(array, row_offset, ts[0], places, strides, PATTERN, ARRAY, CONTIGUOUS)
     for i in tl.static_range(len(ts)):
-        loaded = loaded + (tl.load(pointers(array, row_offset, ts[i], places, strides, PATTERN, ARRAY, CONTIGUOUS), mask=stored[i], other=0),)
+        loaded = loaded + (tl.load(place + steps_on(i, places, strides, PATTERN, ARRAY, BACKWARD), mask=stored[i]),)
     if CONTIGUOUS:
         return apart(loaded[0], BACKWARD)
     else:
@@ -251,8 +258,9 @@ def load(array, row_offset, ts, stored, places, strides, PATTERN: tl.constexpr, 
 def store(array, row_offset, x, ts, stored, places, strides, PATTERN: tl.constexpr, ARRAY: tl.constexpr, CONTIGUOUS: tl.constexpr, BACKWARD: tl.constexpr):
     if CONTIGUOUS:
         x = (together(x, BACKWARD),)
+    place = pointers(array, row_offset, ts[0], places, strides, PATTERN, ARRAY, CONTIGUOUS)
     for i in tl.static_range(len(ts)):
-        tl.store(pointers(array, row_offset, ts[i], places, strides, PATTERN, ARRAY, CONTIGUOUS), x[i], mask=stored[i])
+        tl.store(place + steps_on(i, places, strides, PATTERN, ARRAY, BACKWARD), x[i], mask=stored[i])
 
 
 @triton.jit
