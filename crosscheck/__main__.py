@@ -73,6 +73,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     bench.add_argument("--json", type=Path, metavar="FILE", help="write what was found, row after row")
     bench.add_argument("--add", action="store_true", help="keep what FILE has already, and measure what it has not")
     bench.add_argument("--ratios", type=Path, metavar="FILE", help="put what was found there for this device, for `pytest -m perf`")
+    bench.add_argument("--counters", action="store_true", help="then read the device's counters for what missed a target, with NVIDIA's profiler ncu")
     bench.set_defaults(command=_bench)
 
     report = commands.add_parser("report", help="render the JSON of a run, or of a benchmark, as a Markdown page and its plots")
@@ -193,8 +194,11 @@ def _in_processes(options: argparse.Namespace, header: dict[str, Any], progress:
 def _bench(options: argparse.Namespace) -> int:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     with tempfile.TemporaryDirectory() as name:
-        from rlscan.crosscheck import bench, bench_report, ratios
+        from rlscan.crosscheck import bench, bench_report, counters, ratios
 
+        if options.counters and (reason := counters.missing()):
+            print(f"nothing can be counted: {reason}", file=sys.stderr)
+            return 1
         folder = Path(name)
         bench.use_caches(folder)
         device = _device(options.device)
@@ -215,6 +219,10 @@ def _bench(options: argparse.Namespace) -> int:
             for _ in bench.run(plan, found, options.jobs, folder, progress):
                 if options.json:
                     options.json.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
+        if options.counters:
+            found.counters = counters.measured(found)
+            if options.json:
+                options.json.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
     if options.ratios:
         ratios.store(found, options.ratios)
     bench_report.show(found)

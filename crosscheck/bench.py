@@ -122,6 +122,32 @@ class HostCall:
     high: float
 
 
+@dataclasses.dataclass(frozen=True)
+class Counters:
+    """What the device did in one kernel of a row.
+
+    Attributes:
+        where: the row's key.
+        kernel: which of its kernels, which run one after another.
+        us: at the base clock.
+        dram: of the peak throughput of the device's memory.
+        issue: of the cycles in which an instruction could be issued, those in which one was.
+        warps: on a multiprocessor at a time.
+        instructions: for each step of each row.
+        waits: what a warp that issues nothing waits for most often.
+    """
+
+    where: str
+    kernel: str
+    us: float
+    dram: float
+    issue: float
+    warps: float
+    registers: int
+    instructions: float
+    waits: str
+
+
 @dataclasses.dataclass
 class Found:
     """All of a run."""
@@ -131,6 +157,7 @@ class Found:
     calls: list[HostCall] = dataclasses.field(default_factory=list)
     updates: list[Update] = dataclasses.field(default_factory=list)
     skipped: dict[str, str] = dataclasses.field(default_factory=dict)
+    counters: list[Counters] = dataclasses.field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         return {"kind": KIND, **dataclasses.asdict(self)}
@@ -145,7 +172,8 @@ class Found:
     @staticmethod
     def from_json(data: dict[str, Any]) -> Found:
         rows, calls = [Row(**row) for row in data["rows"]], [HostCall(**call) for call in data["calls"]]
-        return Found(data["header"], rows, calls, [Update(**update) for update in data["updates"]], data["skipped"])
+        updates, counters = [Update(**update) for update in data["updates"]], [Counters(**one) for one in data.get("counters", [])]
+        return Found(data["header"], rows, calls, updates, data["skipped"], counters)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,12 +15,19 @@ DEVICE_COLUMNS = ("operation", "framework", "layout", "rows x T", "options", "µ
 BASELINE_COLUMNS = ("implementation", "framework", "layout", "rows x T", "µs", "10-90 %", "rlscan µs", "rlscan is faster by")
 TARGET_COLUMNS = ("target", "wanted", "rows", "reached", "the worst", "where")
 CALL_COLUMNS = ("implementation", "framework", "µs", "10-90 %")
+COUNTER_COLUMNS = ("where", "kernel", "µs at base clock", "of DRAM peak", "issue slots used", "instructions per step", "warps per SM", "registers", "waits for")
 UPDATE_COLUMNS = ("framework", "network", "update, loop", "update, rlscan", "GAE, loop", "GAE, rlscan", "share of GAE", "gain", "Amdahl")
 
 METHOD = (
     "Times are medians. `of copy speed` is the time of a copy that moves the same bytes, measured in the same run by the same method, over the time of the "
     "operation. `reached` compares it with the [targets](#targets). Nothing is timed that does not agree with the float64 oracle. "
     "[How it is measured](../benchmarks.md)."
+)
+
+
+COUNTED = (
+    "What limits them, by the counters of each kernel of PyTorch's rows, read by `ncu` with a cold cache at the base clock. A multiprocessor issues four "
+    "instructions a cycle at most, each for 32 lanes, so that a use of the issue slots beyond a half leaves few cycles to hide latency in."
 )
 
 
@@ -165,7 +172,25 @@ def _misses(found: Found) -> list[str]:
     if not missed:
         return ["Every row reached its target."]
     rows = [(judgement.where, judgement.target.wanted, "not timed" if judgement.measured is None else f"{judgement.measured:.2f}") for judgement in missed]
-    return [f"### Not reached: {len(missed)} rows", report.markdown(("where", "wanted", "measured"), rows)]
+    lines = [f"### Not reached: {len(missed)} rows", report.markdown(("where", "wanted", "measured"), rows)]
+    return lines + ([COUNTED, report.markdown(COUNTER_COLUMNS, counter_rows(found))] if found.counters else [])
+
+
+def counter_rows(found: Found) -> list[tuple[str, ...]]:
+    return [
+        (
+            one.where.removeprefix(f"{RLSCAN} torch cuda: "),
+            one.kernel,
+            number(one.us),
+            f"{one.dram:.0%}",
+            f"{one.issue:.0%}",
+            number(one.instructions),
+            number(one.warps),
+            str(one.registers),
+            one.waits,
+        )
+        for one in found.counters
+    ]
 
 
 def plotted(found: Found) -> dict[str, tuple[str, Any]]:

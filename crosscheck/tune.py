@@ -30,6 +30,7 @@ CHOICES: tuple[tuple[str, tuple[Any, ...], tuple[Problem, ...]], ...] = (
     ("lanes", tuple((64, second) for second in (32, 64, 128, 256)), SHORT),
     ("positions", ((1, 8), (2, 8), (4, 8), (2, 16), (4, 16), (8, 16)), COLUMNS),
     ("warps", (512, 1024, 2048, 4096), COLUMNS),
+    ("narrow", tuple((2048, most) for most in (2048, 8192, 32768)), COLUMNS),
     ("programs", tuple((rows, 128) for rows in (512, 1024, 2048, 4096)), FEW),
     ("shortest", (256, 512, 1024, 2048), FEW),
 )

@@ -22,7 +22,7 @@ from jax.experimental.pallas import triton as plgpu
 from rlscan.jax_pallas._scan_primitive import associative_scan, halves, joined, taken
 from rlscan.spec import coefficients as spec
 from rlscan.spec.binding import bind
-from rlscan.spec.plan import BEFORE_AT_ONCE, Plan
+from rlscan.spec.plan import AT_ONCE, BEFORE_AT_ONCE, Plan
 from rlscan.spec.program import (
     ACTIONS,
     ALL_VALID,
@@ -153,12 +153,13 @@ def together(special, x):
 
 
 def times(special, q):
-    """t of the steps from q on, as arrays that are loaded at once: all of them as they lie in memory, or one by one in the order of the scan."""
+    """t of the steps from q on, as arrays that are loaded at once, in the order of the scan: neighbours as they lie in memory, or single steps."""
     steps = special.plan.steps
     if not special.contiguous:
         return [time(special, q + k) for k in range(steps)]
-    k = jnp.arange(steps, dtype=jnp.int32)[None, :]
-    return [(special.steps - steps - q)[:, None] + k if special.code.backward else q[:, None] + k]
+    # written so that the compiler sees what divides it
+    lowest = [special.steps - (AT_ONCE + k) - q if special.code.backward else q + k for k in range(0, steps, AT_ONCE)]
+    return [t[:, None] + jnp.arange(AT_ONCE, dtype=jnp.int32)[None, :] for t in lowest]
 
 
 def across(special, x):
@@ -201,16 +202,14 @@ def parts(special, loaded):
     """What was loaded at once, step by step."""
     if not special.contiguous:
         return loaded
-    (tile,) = loaded
-    if tile.shape == (special.lanes, special.plan.steps):
-        return apart(special, tile)
-    # the same at all steps
-    return [jnp.reshape(tile, tile.shape[:1])] * special.plan.steps
+    # what is the same at all steps has one column
+    return [step for x in loaded for step in (apart(special, x) if x.shape == (special.lanes, AT_ONCE) else [jnp.reshape(x, x.shape[:1])] * AT_ONCE)]
 
 
 def store(special, ref, places, rows, ts, results):
     places, rows = [across(special, place) for place in places], across(special, rows)
-    for t, result in zip(ts, [together(special, results)] if special.contiguous else results, strict=True):
+    groups = [together(special, results[k : k + AT_ONCE]) for k in range(0, len(results), AT_ONCE)] if special.contiguous else results
+    for t, result in zip(ts, groups, strict=True):
         index = tuple(countable(special, t) if axis == special.time else places[axis] for axis in range(len(special.sizes)))
         mask = rows & in_window(special, t) if rows is not True else in_window(special, t)
         if mask is True:
@@ -440,7 +439,7 @@ def scan_kernel(which, special, refs, totals, nearest_ends, *outs):
     """Rows scanned tile by tile; a carry goes from tile to tile.
 
     The pass is "results", or for rows split over programs first "nearest" (each segment's last valid step) and "totals" (each segment as one
-    affine map). Where there are several tiles, the next is loaded before this one is scanned.
+    affine map). `plan.ahead` of the next tiles are loaded before this one is scanned.
     """
     code, plan, dtype, lanes = special.code, special.plan, special.dtype, (special.lanes,)
     steps, tile_steps, reads_of = plan.steps, plan.block_steps, range(len(code.sources))
@@ -469,10 +468,11 @@ def scan_kernel(which, special, refs, totals, nearest_ends, *outs):
     def tile(block, carry):
         state, addend_before, factor_before, nearest_before, trailing, ahead = carry
         first_here = first + block * tile_steps
-        if ahead is None:
-            loaded = load_tile(which, special, refs, places, rows, first_here, True)
+        if ahead:
+            new = load_tile(which, special, refs, places, rows, first_here + plan.ahead * tile_steps, block + plan.ahead < plan.blocks)
+            loaded, ahead = ahead[0], [*ahead[1:], new]
         else:
-            loaded, ahead = ahead, load_tile(which, special, refs, places, rows, first_here + tile_steps, block + 1 < plan.blocks)
+            loaded = load_tile(which, special, refs, places, rows, first_here, True)
         ts = times(special, first_here)
         insides = [jnp.broadcast_to(_both(rows, in_window(special, time(special, first_here + k))), lanes) for k in range(steps)]
         nearest = nearest_before
@@ -531,7 +531,7 @@ def scan_kernel(which, special, refs, totals, nearest_ends, *outs):
             store(special, outs[n], places, rows, ts, [at_step[n] for at_step in made])
         return last_position(special, now_state), addend_before, factor_before, nearest_before, beyond_tile, ahead
 
-    ahead = load_tile(which, special, refs, places, rows, first, True) if plan.blocks > 1 else None
+    ahead = [load_tile(which, special, refs, places, rows, first + i * tile_steps, True) for i in range(plan.ahead)]
     carry = (state, jnp.zeros(lanes, dtype), jnp.ones(lanes, dtype), nearest_before, trailing, ahead)
     _, addend, factor, nearest, _, _ = lax.fori_loop(np.int32(0), np.int32(plan.blocks), tile, carry)
     hand_on = {"totals": (addend, factor), "nearest": (nearest,), "results": ()}[which]

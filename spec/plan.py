@@ -11,6 +11,9 @@ from typing import Any, Literal
 
 WARP = 32
 
+AT_ONCE = 4
+"""Neighbouring steps that are loaded at once: four of four bytes are the widest load."""
+
 BEFORE_AT_ONCE = 8
 """Segments of which a position reads the totals before any of them is used."""
 
@@ -26,6 +29,7 @@ class Plan:
         steps: of a position.
         segments: programs that share a row, each with an equal run of tiles.
         blocks: tiles of a segment, one after another.
+        depth: tiles that are loaded before they are needed, if there are so many; 1 or 2.
     """
 
     layout: Literal["rows", "columns"]
@@ -34,6 +38,12 @@ class Plan:
     steps: int
     segments: int
     blocks: int
+    depth: int = 1
+
+    @property
+    def ahead(self) -> int:
+        """Tiles that are loaded before the one that is scanned is done."""
+        return min(self.depth, self.blocks - 1)
 
     @property
     def block_steps(self) -> int:
@@ -53,8 +63,11 @@ class Tuning:
         lanes: of a program, where steps are contiguous; some of rows that are several tiles, and some of rows that are one.
         warps: that are wanted where rows are contiguous, where a warp's lanes are rows: positions are added until there are so many.
         positions: the fewest and the most of these, where rows are long enough.
-        reads: with more of them a program of the most positions would not have registers enough, and gets half.
-        programs: that are wanted, of `rows` and of `columns`; rows are split until there are so many.
+        reads: with as few as the first, a thread has registers to spare, and twice as many warps are wanted; with more than the second a program of the
+            most positions would not have registers enough, and gets half.
+        narrow: from so many contiguous rows on, and below so many, programs have half as many, for there would be too few of them; and where reads are few,
+            two tiles are loaded ahead, for one would be too few bytes under way.
+        programs: that are wanted, in warps of `rows` and in programs of `columns`; rows are split until there are so many.
         shortest: steps of a segment; shorter ones cost more in reading each other's totals than they gain.
         segments: the most that share a row.
     """
@@ -62,7 +75,8 @@ class Tuning:
     lanes: tuple[int, int]
     warps: int
     positions: tuple[int, int]
-    reads: int
+    reads: tuple[int, int]
+    narrow: tuple[int, int]
     programs: tuple[int, int]
     shortest: int
     segments: int
@@ -70,7 +84,7 @@ class Tuning:
 
 # NVIDIA H200, 2026-11-29, float32 GAE at 32768 x 8 to 1 x 4194304 and the other recurrences at 16384 x 512. Other GPUs of compute capability 8 and
 # more have warps, registers and bytes in a load alike; what differs, multiprocessors and bandwidth, is what `rlscan-crosscheck tune` is for.
-MEASURED = Tuning(lanes=(64, 128), warps=2048, positions=(4, 16), reads=6, programs=(2048, 128), shortest=512, segments=2048)
+MEASURED = Tuning(lanes=(64, 128), warps=2048, positions=(4, 16), reads=(2, 4), narrow=(2048, 8192), programs=(2048, 128), shortest=512, segments=2048)
 
 
 def tuning_file() -> Path:
@@ -113,22 +127,35 @@ def plan(layout: Literal["rows", "columns"], num_rows: int, steps: int, reads: i
     if not exchange:
         each = min(8, power_of_two(steps))
         return Plan("columns", WARP, 1, each, 1, -(-steps // each))
+    depth = 1
     if layout == "rows":
-        # four steps of four bytes are one load
-        each = 4
+        # the more steps a thread has, the fewer there are to be scanned over lanes; they cost registers
+        each = 2 * AT_ONCE if steps >= 2 * WARP * AT_ONCE and reads <= tuning.reads[0] + 1 else AT_ONCE
         positions = min(WARP, power_of_two(-(-steps // each)))
         lanes = tuning.lanes[steps <= positions * each]
         rows = max(WARP, min(lanes, positions * power_of_two(num_rows))) // positions
     else:
         each = min(8, power_of_two(-(-steps // 2)))
         rows = WARP
+        few = reads <= tuning.reads[0]
         fewest, most = tuning.positions
-        most = most if reads <= tuning.reads else most // 2
-        positions = min(power_of_two(-(-steps // each)), max(fewest, min(most, power_of_two(tuning.warps * rows // num_rows))))
+        most = most // 2 if reads > tuning.reads[1] else most
+        positions = max(fewest, min(most, power_of_two(tuning.warps * (1 + few) * rows // num_rows)))
+        if tuning.narrow[0] <= num_rows < tuning.narrow[1]:
+            rows = WARP // 2
+            if reads == tuning.reads[0] + 1:
+                # as many registers in a program, for twice as many warps
+                positions, each = 2 * positions, max(1, each // 2)
+            elif few:
+                depth = 2
+            else:
+                positions = min(positions, tuning.positions[1] // 2)
+        positions = min(positions, power_of_two(-(-steps // each)))
     blocks = -(-steps // (positions * each))
-    segments = max(1, min(tuning.programs[layout == "columns"] // -(-num_rows // rows), steps // tuning.shortest, tuning.segments))
+    warps = rows * positions // WARP if layout == "rows" else 1
+    segments = max(1, min(tuning.programs[layout == "columns"] // (-(-num_rows // rows) * max(1, warps)), steps // tuning.shortest, tuning.segments))
     per_segment = -(-blocks // segments)
-    return Plan(layout, rows, positions, each, -(-blocks // per_segment), per_segment)
+    return Plan(layout, rows, positions, each, -(-blocks // per_segment), per_segment, depth)
 
 
 def power_of_two(n: int) -> int:

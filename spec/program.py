@@ -57,8 +57,8 @@ class Program:
 
     @property
     def reads(self) -> int:
-        """How many there are at each step."""
-        return sum(at not in (ROW, NUMBER) for at in self.at)
+        """How many elements are loaded at each step: what trails the scan is in registers."""
+        return sum(at not in (ROW, NUMBER) and behind < 0 for at, behind in zip(self.at, self.behind, strict=True))
 
 
 @functools.cache

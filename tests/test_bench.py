@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlscan.crosscheck import __main__ as command
-from rlscan.crosscheck import bench, bench_report, pages, ratios, workloads
+from rlscan.crosscheck import bench, bench_report, counters, pages, ratios, workloads
 from rlscan.crosscheck.baselines import BASELINES, Baseline
 from rlscan.crosscheck.bench import NUMPY, PLAIN, RLSCAN, Bench, Entry, Found, HostCall, Row, judged, judgements
 from rlscan.crosscheck.engines import ENGINES, LOOPED, JaxEngine, NumPyEngine, Timing
@@ -298,3 +298,39 @@ def test_a_wrong_shape_is_an_error(capsys):
             command.main(["bench", "--shapes", wrong])
         assert ended.value.code == 2
     assert "rows x steps" in capsys.readouterr().err
+
+
+def test_counters_of_rows_that_missed():
+    """The profiler's table: a line of names, one of units, and one of each launch, between other output."""
+    rows = [found_row("gae", 64, 32768, "batch"), found_row("gae", 16384, 512, "time")]
+    names = ["ID", *counters.METRICS.values(), *(counters.STALLED.format(reason) for reason in counters.WAITED_FOR)]
+    units = ["", *["ns" if name == "us" else "" for name in counters.METRICS], *[""] * len(counters.WAITED_FOR)]
+
+    def line(number, us, instructions, waits):
+        values = {"us": us, "dram": "61.5", "issue": "57.25", "warps": "15.98", "registers": "80", "instructions": instructions}
+        return [str(number), *(values[name] for name in counters.METRICS), *("2.5" if reason == waits else "1.0" for reason in counters.WAITED_FOR)]
+
+    table = [names, units, line(0, "6,528", "1,605,632", "barrier"), line(1, "13,056", "3,211,264", "wait"), line(2, "46,464", "18,688,000", "long_scoreboard")]
+    text = "==PROF== Connected\n" + "\n".join(",".join(f'"{cell}"' for cell in cells) for cells in table) + "\n==PROF== Disconnected\n"
+    totals, results, other = counters.counted(rows, [2, 1], text)
+    assert (totals.where, totals.kernel, totals.us, totals.instructions, totals.waits) == (rows[0].key, "1 of 2", 6.528, 24.5, "a barrier")
+    assert (results.kernel, results.waits) == ("2 of 2", "the instruction before")
+    assert (other.where, other.dram, other.issue, other.warps, other.registers) == (rows[1].key, 0.615, 0.5725, 15.98, 80)
+    assert other.instructions == round(18688000 * 32 / (16384 * 512), 2)
+    with pytest.raises(ValueError, match="3 launches of 2"):
+        counters.counted(rows, [1, 1], text)
+
+
+def found_row(op, rows, steps, layout):
+    return bench.Entry("large", workloads.Workload(op, rows, steps, layout), "torch", "cuda").row()
+
+
+def test_a_row_says_which_workload_it_was_of():
+    for workload in (workload for group in workloads.groups().values() for workload in group):
+        assert counters.workload_of(bench.Entry("", workload, "torch", "cuda").row()) == dataclasses.replace(workload, target=None)
+
+
+def test_nothing_is_counted_without_a_profiler(monkeypatch, capsys):
+    monkeypatch.setattr(counters.shutil, "which", lambda name: None)
+    assert command.main(["bench", "--quick", "--counters"]) == 1
+    assert "ncu, is not on the path" in capsys.readouterr().err

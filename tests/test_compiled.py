@@ -88,8 +88,12 @@ def kernels_of(compiled: dict, build: Build) -> list[dict]:
     return kernels
 
 
-# ptxas saves one number in local memory, before the loop over tiles, that it has registers for.
-SPILLED = {"gae-truncated-bootstrap_value-final_values-valid-rows-4x8192-sm_90": 8}
+# ptxas keeps one number in local memory that it has registers for.
+SPILLED = {
+    "gae-truncated-bootstrap_value-final_values-valid-rows-4x8192-sm_90": 8,
+    "eligibility_traces-columns-65536x512-sm_90": 8,
+    "gae-next_values-columns-65536x512-sm_90": 8,
+}
 
 
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)

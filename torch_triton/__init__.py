@@ -54,9 +54,14 @@ def _run(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = None, 
         outs = None if out is None else check_out(recurrence, out, prepared.like, prepared.device, arguments.values())
         return recurrence.pack(prepared(given, outs))
     call = check(recurrence, arguments, _TENSORS)
-    outs = None if out is None else check_out(recurrence, out, like_of(call), call.device, call.arrays.values())
     if method is None:
         method = "kernels" if call.device.type == "cuda" and _kernels_can_run() else "vectorised"
+    outs = None
+    if out is not None:
+        like = like_of(call)
+        outs = check_out(
+            recurrence, out, like if method == "kernels" else torch.empty(like.shape, dtype=like.dtype, device="meta"), call.device, call.arrays.values()
+        )
     if math.prod(call.shape) and any(map(_is_differentiated, call.arrays.values())):
         return recurrence.pack(by_differentiable_arrays(call, functools.partial(_scan, method)))
     if method == "kernels":

@@ -17,7 +17,7 @@ import triton.language as tl
 from rlscan.spec import coefficients as spec
 from rlscan.spec import program
 from rlscan.spec.binding import bind
-from rlscan.spec.plan import BEFORE_AT_ONCE
+from rlscan.spec.plan import AT_ONCE, BEFORE_AT_ONCE
 from rlscan.torch_triton.mathematics import language
 
 
@@ -58,6 +58,9 @@ STRIDE_0 = tl.constexpr(program.STRIDE_0)
 STRIDE_1 = tl.constexpr(program.STRIDE_1)
 ALL_VALID = tl.constexpr(program.ALL_VALID)
 VALID_GIVEN = tl.constexpr(program.VALID_GIVEN)
+
+# neighbours in time that are loaded at once
+GROUP = tl.constexpr(AT_ONCE)
 
 # totals of other segments that a position reads at once
 BEFORE = tl.constexpr(BEFORE_AT_ONCE)
@@ -180,27 +183,28 @@ def columns(x):
 
 
 @triton.jit
-def together(x, BACKWARD: tl.constexpr):
-    """What `apart` undoes."""
+def together(x, FIRST: tl.constexpr, BACKWARD: tl.constexpr):
+    """What `apart` undoes, for the four from FIRST on."""
     if BACKWARD:
-        pairs = tl.join(tl.join(x[3], x[1]), tl.join(x[2], x[0]))
+        pairs = tl.join(tl.join(x[FIRST + 3], x[FIRST + 1]), tl.join(x[FIRST + 2], x[FIRST]))
     else:
-        pairs = tl.join(tl.join(x[0], x[2]), tl.join(x[1], x[3]))
+        pairs = tl.join(tl.join(x[FIRST], x[FIRST + 2]), tl.join(x[FIRST + 1], x[FIRST + 3]))
     return tl.reshape(pairs, [x[0].shape[0], 4])
 
 
 @triton.jit
 def times(q, steps, CONTIGUOUS: tl.constexpr, STEPS: tl.constexpr, BACKWARD: tl.constexpr):
-    """t of the steps from q on, as tensors that are loaded at once: all of them as they lie in memory, or one by one in the order of the scan."""
-    if CONTIGUOUS and BACKWARD:
-        return ((steps - STEPS - q)[:, None] + tl.arange(0, STEPS)[None, :],)
-    elif CONTIGUOUS:
-        return (q[:, None] + tl.arange(0, STEPS)[None, :],)
+    """t of the steps from q on, as tensors that are loaded at once, in the order of the scan: neighbours as they lie in memory, or single steps."""
+    separate = ()
+    if CONTIGUOUS:
+        for k in tl.static_range(0, STEPS, GROUP):
+            # written so that the compiler sees what divides it
+            lowest = steps - (GROUP + k) - q if BACKWARD else q + k
+            separate = separate + (lowest[:, None] + tl.arange(0, GROUP)[None, :],)
     else:
-        separate = ()
         for k in tl.static_range(STEPS):
             separate = separate + (time(q + k, steps, BACKWARD),)
-        return separate
+    return separate
 
 
 @triton.jit
@@ -236,9 +240,10 @@ def pointers(array, row_offset, t, places, strides, PATTERN: tl.constexpr, ARRAY
 
 
 @triton.jit
-def steps_on(i, places, strides, PATTERN: tl.constexpr, ARRAY: tl.constexpr, BACKWARD: tl.constexpr):
-    """How far it is to the i-th tensor of times, each of which is the next step of the scan: a number that is the same in all tiles."""
-    return strided(-i if BACKWARD else i, strides, PATTERN[ARRAY * (len(places) + 1) + len(places)])
+def to_next(places, strides, PATTERN: tl.constexpr, ARRAY: tl.constexpr, CONTIGUOUS: tl.constexpr, BACKWARD: tl.constexpr):
+    """How far it is to what is loaded next: a number that is the same everywhere."""
+    AHEAD: tl.constexpr = GROUP if CONTIGUOUS else 1
+    return strided(-AHEAD if BACKWARD else AHEAD, strides, PATTERN[ARRAY * (len(places) + 1) + len(places)])
 
 
 @triton.jit
@@ -247,20 +252,24 @@ def load(array, row_offset, ts, stored, places, strides, PATTERN: tl.constexpr, 
     loaded = ()
     place = pointers(array, row_offset, ts[0], places, strides, PATTERN, ARRAY, CONTIGUOUS)
     for i in tl.static_range(len(ts)):
-        loaded = loaded + (tl.load(place + steps_on(i, places, strides, PATTERN, ARRAY, BACKWARD), mask=stored[i]),)
-    if CONTIGUOUS:
-        return apart(loaded[0], BACKWARD)
-    else:
-        return loaded
+        x = tl.load(place, mask=stored[i])
+        if CONTIGUOUS:
+            loaded = loaded + apart(x, BACKWARD)
+        else:
+            loaded = loaded + (x,)
+        place += to_next(places, strides, PATTERN, ARRAY, CONTIGUOUS, BACKWARD)
+    return loaded
 
 
 @triton.jit
 def store(array, row_offset, x, ts, stored, places, strides, PATTERN: tl.constexpr, ARRAY: tl.constexpr, CONTIGUOUS: tl.constexpr, BACKWARD: tl.constexpr):
-    if CONTIGUOUS:
-        x = (together(x, BACKWARD),)
     place = pointers(array, row_offset, ts[0], places, strides, PATTERN, ARRAY, CONTIGUOUS)
     for i in tl.static_range(len(ts)):
-        tl.store(place + steps_on(i, places, strides, PATTERN, ARRAY, BACKWARD), x[i], mask=stored[i])
+        if CONTIGUOUS:
+            tl.store(place, together(x, i * GROUP, BACKWARD), mask=stored[i])
+        else:
+            tl.store(place, x[i], mask=stored[i])
+        place += to_next(places, strides, PATTERN, ARRAY, CONTIGUOUS, BACKWARD)
 
 
 @triton.jit
@@ -469,7 +478,7 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, step_
     """Rows scanned tile by tile; a carry goes from tile to tile.
 
     PASS is "results", or for rows split over programs first "nearest" (each segment's last valid step) and "totals" (each segment as one
-    affine map). AHEAD: the next tile is loaded before this one is scanned.
+    affine map). AHEAD: so many of the next tiles are loaded before this one is scanned, none, one or two.
     """
     NUM: tl.constexpr = len(arrays)
     LANES: tl.constexpr = BLOCK_ROWS * POSITIONS
@@ -539,11 +548,19 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, step_
     first = q + position * STEPS
     if AHEAD:
         ahead = load_tile(arrays, row_offsets, first, steps, rows, places, scaled, PASS, PATTERN, AT, BEHIND, VALID_TAPS, CONTIGUOUS, STEPS, WHOLE, BACKWARD)
+    if AHEAD == 2:
+        further = load_tile(arrays, row_offsets, first + TILE, steps, rows, places, scaled, PASS, PATTERN, AT, BEHIND, VALID_TAPS, CONTIGUOUS, STEPS, WHOLE,
+                            BACKWARD)  # fmt: skip
     for block in range(blocks):
         if AHEAD:
             loaded = ahead
-            ahead = load_tile(arrays, row_offsets, first + TILE, steps, rows & (block + 1 < blocks), places, scaled, PASS, PATTERN, AT, BEHIND, VALID_TAPS,
-                              CONTIGUOUS, STEPS, WHOLE, BACKWARD)  # fmt: skip
+            new = load_tile(arrays, row_offsets, first + AHEAD * TILE, steps, rows & (block + AHEAD < blocks), places, scaled, PASS, PATTERN, AT, BEHIND,
+                            VALID_TAPS, CONTIGUOUS, STEPS, WHOLE, BACKWARD)  # fmt: skip
+            if AHEAD == 2:
+                ahead = further
+                further = new
+            else:
+                ahead = new
         else:
             loaded = load_tile(arrays, row_offsets, first, steps, rows, places, scaled, PASS, PATTERN, AT, BEHIND, VALID_TAPS, CONTIGUOUS, STEPS, WHOLE,
                                BACKWARD)  # fmt: skip

@@ -181,7 +181,7 @@ def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[
         "WHOLE": place.steps % chosen.block_steps == 0,
         "ALL_ROWS": place.num_rows % chosen.rows == 0,
         "SPLIT": chosen.segments > 1,
-        "AHEAD": chosen.blocks > 1,
+        "AHEAD": chosen.ahead,
     }
     # contraction would round differently from JAX's pipeline, which never contracts
     options = {"num_warps": chosen.num_warps, "num_stages": 1, "enable_fp_fusion": False}

@@ -1,0 +1,141 @@
+"""What limits a kernel: hardware counters of the benchmark's rows that missed a target, by NVIDIA's profiler `ncu`.
+
+The profiler runs this module as a program, which calls the operations; one counted launch of each kernel is replayed until all counters are read, with
+a cold cache and at the base clock.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlscan.crosscheck.bench import RLSCAN, Counters, Entry, Found, Row, judgements
+from rlscan.crosscheck.engines import ENGINES
+from rlscan.crosscheck.workloads import Workload, arguments
+
+WAITED_FOR = {
+    "long_scoreboard": "memory",
+    "short_scoreboard": "shared memory or a shuffle",
+    "barrier": "a barrier",
+    "wait": "the instruction before",
+    "math_pipe_throttle": "an arithmetic unit",
+    "not_selected": "its turn",
+    "lg_throttle": "the memory queue",
+    "mio_throttle": "the shared-memory queue",
+    "no_instruction": "instructions",
+    "imc_miss": "constants",
+}
+"""The profiler's reasons for which a warp issues nothing, and what it waits for."""
+
+STALLED = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+METRICS = {
+    "us": "gpu__time_duration.sum",
+    "dram": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "issue": "smsp__issue_active.avg.pct_of_peak_sustained_active",
+    "warps": "sm__warps_active.avg.per_cycle_active",
+    "registers": "launch__registers_per_thread",
+    "instructions": "smsp__inst_executed.sum",
+}
+
+
+def missing() -> str | None:
+    """Why nothing can be counted."""
+    if shutil.which("ncu") is None:
+        return "NVIDIA's profiler, ncu, is not on the path"
+    return ENGINES["torch"].missing("cuda")
+
+
+def measured(found: Found) -> list[Counters]:
+    """The counters of each kernel of each row of PyTorch on a GPU that missed a target of its own."""
+    missed = {judgement.where for judgement in judgements(found) if not judgement.reached}
+    rows = [row for row in found.rows if row.key in missed and (row.implementation, row.framework, row.device) == (RLSCAN, "torch", "cuda")]
+    with tempfile.TemporaryDirectory() as folder:
+        wanted, done = Path(folder) / "wanted.json", Path(folder) / "done.json"
+        wanted.write_text(json.dumps([dataclasses.asdict(workload_of(row)) for row in rows]), encoding="utf-8")
+        command = ["ncu", "--profile-from-start", "off", "--kernel-name", "regex:scan_kernel", "--csv", "--page", "raw"]
+        command += ["--metrics", ",".join([*METRICS.values(), *map(STALLED.format, WAITED_FOR)])]
+        flags = ["-P"] if sys.flags.safe_path else []
+        run = subprocess.run([*command, sys.executable, *flags, "-m", __name__, str(wanted), str(done)], capture_output=True, text=True, check=False)
+        if run.returncode:
+            raise RuntimeError(f"ncu ended with {run.returncode}: {(run.stdout + run.stderr).strip()[-500:]}")
+        launches = json.loads(done.read_text(encoding="utf-8"))
+    return counted(rows, launches, run.stdout)
+
+
+def counted(rows: Sequence[Row], launches: Sequence[int], text: str) -> list[Counters]:
+    """The profiler's table, whose lines are the launches of the rows, one after another."""
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    names, units, *table = csv.reader(io.StringIO("\n".join(lines)))
+    if len(table) != sum(launches):
+        raise ValueError(f"ncu counted {len(table)} launches of {sum(launches)}")
+    unit = dict(zip(names, units, strict=True))[METRICS["us"]]
+    to_us = {"ns": 1e-3, "us": 1.0, "usecond": 1.0, "nsecond": 1e-3, "ms": 1e3, "msecond": 1e3}[unit]
+    found, left = [], iter(table)
+    for row, count in zip(rows, launches, strict=True):
+        for number in range(count):
+            line = {name: cell.replace(",", "") for name, cell in zip(names, next(left), strict=True)}
+            value = {name: float(line[metric]) for name, metric in METRICS.items()}
+            waits = {what: float(line[STALLED.format(reason)]) for reason, what in WAITED_FOR.items()}
+            found.append(
+                Counters(
+                    where=row.key,
+                    kernel=f"{number + 1} of {count}",
+                    us=round(value["us"] * to_us, 3),
+                    dram=round(value["dram"] / 100, 4),
+                    issue=round(value["issue"] / 100, 4),
+                    warps=round(value["warps"], 2),
+                    registers=int(value["registers"]),
+                    # a warp's instruction is one of each of its 32 lanes
+                    instructions=round(value["instructions"] * 32 / (row.rows * row.steps), 2),
+                    waits=max(waits, key=waits.__getitem__),
+                )
+            )
+    return found
+
+
+def workload_of(row: Row) -> Workload:
+    options = [option for option in row.options.split(", ") if option]
+    actions = [option for option in options if option.startswith("A = ")]
+    plain = tuple(option for option in options if option not in actions)
+    return Workload(row.op, row.rows, row.steps, row.layout, plain, int(actions[0].removeprefix("A = ")) if actions else 0)
+
+
+def main(wanted: str, done: str) -> None:
+    """What the profiler runs: each workload once to compile it, and once counted."""
+    import torch
+
+    from rlscan.torch_triton import launch
+
+    launches: list[int] = []
+    start = launch.Prepared.start
+
+    def counting(self: launch.Prepared, passed: dict) -> None:
+        launches[-1] = len(self.launches)
+        start(self, passed)
+
+    launch.Prepared.start = counting
+    engine = ENGINES["torch"]("cuda")
+    for made in json.loads(Path(wanted).read_text(encoding="utf-8")):
+        workload = Workload(**made | {"options": tuple(made["options"])})
+        operands = {name: engine.place(workload.laid_out(array)) for name, array in arguments(workload).items()}
+        function = Entry("", workload, "torch", "cuda").function()
+        launches.append(0)
+        function(operands)
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()
+        function(operands)
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
+    Path(done).write_text(json.dumps(launches), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
