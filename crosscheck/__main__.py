@@ -1,7 +1,7 @@
 """The command: `python -m rlscan.crosscheck`, installed as `rlscan-crosscheck`.
 
-Without a sub-command it runs the crosscheck. Exit code 0: all agree; 1: they do not, or a backend that was asked for is
-missing; 2: the command line is wrong.
+Without a sub-command it runs the crosscheck. Exit code 0: all agree; 1: they do not, an operation met no problem, or what was
+asked for is not installed; 2: the command line is wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rlscan.crosscheck.backends import BACKENDS, Backend, Device
 from rlscan.spec.recurrences import RECURRENCES
@@ -28,6 +28,18 @@ if TYPE_CHECKING:
 
 DEFAULT_BACKENDS = {"cpu": ("torch", "jax"), "cuda": ("torch", "triton", "jax", "pallas")}
 """Without --backends, those of these that are installed. On a CPU kernels are interpreted, which is slow: ask for them by name."""
+
+BENCH_BACKENDS = ("torch", "jax")
+
+LAST_LINES = 5
+"""Of what a process that died wrote."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors on one line, which a usage of many would hide."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (--help shows the options)\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
-    parser = argparse.ArgumentParser(prog="rlscan-crosscheck", description="Compares both backends with the spec, and with each other.")
+    parser = Parser(
+        prog="rlscan-crosscheck",
+        description="Compares both backends with the spec, and with each other.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(title="commands", required=True)
 
     run = commands.add_parser("run", help="compare (the default)", description="Runs every scenario on every backend against the float64 oracle.")
@@ -50,35 +66,40 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     run.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     run.add_argument("--scenarios", type=_names(_scenarios), metavar="A,B", help="random, B1 to B12, long, cases, rollouts; default: all")
     extent = run.add_mutually_exclusive_group()
-    extent.add_argument("--quick", action="store_false", dest="full", help="a selection that takes about a minute (the default)")
+    extent.add_argument("--quick", action="store_false", dest="full", help="a selection of everything (the default)")
     extent.add_argument("--full", action="store_true", help="every combination")
     run.set_defaults(full=False)
-    run.add_argument("--seed", type=int, default=0)
+    run.add_argument("--seed", type=_integer_from(0), default=0)
     run.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help="processes at a time, each with one operation and scenario; compilers take most of the time"
+        "--jobs",
+        type=_integer_from(1),
+        default=1,
+        metavar="N",
+        help="processes at a time, each with one operation and scenario; compilers take most of the time",
     )
-    run.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
+    run.add_argument("--json", type=_to_write, metavar="FILE", help="write what was found")
     run.set_defaults(command=_run)
+    parser.epilog = f"Without a command, as with run:\n\n{run.format_help()}"
 
     bench = commands.add_parser("bench", help="time", description="Times what agrees with the oracle, beside a copy of the same bytes in the same run.")
     bench.add_argument("--shapes", type=_shapes, metavar="ROWSxSTEPS,..", help="plain calls at these sizes, instead of the table of targets")
     bench.add_argument("--ops", type=_names(lambda: RECURRENCES), metavar="A,B", help="default: all")
     bench.add_argument("--layout", choices=("batch", "time", "both"), default="both")
-    bench.add_argument("--backends", type=_names(lambda: ("torch", "jax")), metavar="A,B", help="torch, jax; default: those that are installed")
+    bench.add_argument("--backends", type=_names(lambda: BENCH_BACKENDS), metavar="A,B", help="torch, jax; default: those that are installed")
     bench.add_argument("--groups", type=_names(_groups), metavar="A,B", help="of large, medium, long, retrace, options, short, cpu, baselines, calls, ppo")
     bench.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     bench.add_argument("--quick", action="store_true", help="a few rows of each group")
     bench.add_argument("--baselines", action=argparse.BooleanOptionalAction, default=True)
-    bench.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that compile before anything is timed")
-    bench.add_argument("--json", type=Path, metavar="FILE", help="write what was found, row after row")
+    bench.add_argument("--jobs", type=_integer_from(1), default=1, metavar="N", help="processes that compile before anything is timed")
+    bench.add_argument("--json", type=_to_write, metavar="FILE", help="write what was found, row after row")
     bench.add_argument("--add", action="store_true", help="keep what FILE has already, and measure what it has not")
-    bench.add_argument("--ratios", type=Path, metavar="FILE", help="put what was found there for this device, for `pytest -m perf`")
+    bench.add_argument("--ratios", type=_to_write, metavar="FILE", help="put what was found there for this device, for `pytest -m perf`")
     bench.add_argument("--counters", action="store_true", help="then read the device's counters for what missed a target, with NVIDIA's profiler ncu")
     bench.set_defaults(command=_bench)
 
     report = commands.add_parser("report", help="render the JSON of a run, or of a benchmark, as a Markdown page and its plots")
     report.add_argument("json", type=Path, metavar="FILE.json")
-    report.add_argument("--to", type=Path, metavar="FILE.md", help="default: standard output")
+    report.add_argument("--to", type=_to_write, metavar="FILE.md", help="default: standard output")
     report.set_defaults(command=_report)
 
     docs = commands.add_parser("docs", help="write the page of the recurrences from their declarations")
@@ -118,6 +139,25 @@ def _names(known: Callable[[], Sequence[str] | dict]) -> Callable[[str], tuple[s
     return parse
 
 
+def _integer_from(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} is no integer >= {least}")
+        return int(text)
+
+    return parse
+
+
+def _to_write(text: str) -> Path:
+    """A file that can be written, which is found out before a long run and not after it."""
+    file = Path(text)
+    if not file.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: there is no folder {file.parent}")
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text} can't be written")
+    return file
+
+
 def _shapes(text: str) -> tuple[tuple[int, int], ...]:
     shapes = [tuple(map(int, shape.split("x"))) for shape in text.split(",") if all(part.isdigit() for part in shape.split("x"))]
     if len(shapes) != len(text.split(",")) or any(len(shape) != 2 or min(shape) < 1 for shape in shapes):
@@ -151,9 +191,12 @@ def _run(options: argparse.Namespace) -> int:
     if options.backends and missing:
         return 1
     if not backends:
-        print("there is nothing to compare: pip install 'rlscan[torch]' or 'rlscan[jax]'", file=sys.stderr)
+        print(f"there is nothing to compare on {device}", file=sys.stderr)
         return 1
     scenarios = options.scenarios or tuple(_scenarios())
+    if "rollouts" in scenarios and importlib.util.find_spec("gymnasium") is None:
+        print("the scenario rollouts needs gymnasium: pip install 'rlscan[crosscheck]', or choose others by --scenarios", file=sys.stderr)
+        return 1
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     header = report.header(device, [backend.name for backend in backends], scenarios, options.full, options.seed, date)
     if options.jobs > 1:
@@ -170,17 +213,19 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _in_processes(options: argparse.Namespace, header: dict[str, Any], progress: Callable[[str], None]) -> Report:
-    """The findings of one process for each operation and scenario, put together."""
-    from rlscan.crosscheck.compare import Report
+    """The findings of one process for each operation and scenario, put together. One that dies has failed, and the others go on."""
+    from rlscan.crosscheck.compare import Report, Tally
 
     def run(op: str, scenario: str, file: Path) -> Report:
         settings = ["--ops", op, "--scenarios", scenario, "--backends", ",".join(header["backends"]), "--device", options.device]
         settings += ["--full" if options.full else "--quick", "--seed", str(options.seed), "--json", str(file)]
         flags = ["-P"] if sys.flags.safe_path else []
         done = subprocess.run([sys.executable, *flags, "-m", "rlscan.crosscheck", "run", *settings], capture_output=True, text=True, check=False)
-        if not file.exists():
-            raise SystemExit(f"the process for {op}, {scenario} ended with {done.returncode}:\n{done.stderr}")
-        return Report.from_json(json.loads(file.read_text(encoding="utf-8")))
+        if file.exists():
+            return Report.from_json(json.loads(file.read_text(encoding="utf-8")))
+        last_lines = "\n".join(done.stderr.splitlines()[-LAST_LINES:])
+        failure = f"{op}, {scenario}: the process ended with {done.returncode}: {last_lines}"
+        return Report(header, [Tally(op, backend, problems=1, failed=1, failures=[failure]) for backend in header["backends"]], [])
 
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         parts = [(op, scenario) for op in options.ops for scenario in header["scenarios"]]
@@ -202,9 +247,13 @@ def _bench(options: argparse.Namespace) -> int:
         folder = Path(name)
         bench.use_caches(folder)
         device = _device(options.device)
+        missing = [BACKENDS[name].missing(device) for name in options.backends or BENCH_BACKENDS]
+        if all(missing):
+            print(*missing, f"there is nothing to time on {device}", sep="\n", file=sys.stderr)
+            return 1
         plan = bench.plan(options, device)
         if not plan.entries and not plan.updates:
-            print("there is nothing to time: pip install 'rlscan[torch]' or 'rlscan[jax]', or choose other groups", file=sys.stderr)
+            print("there is nothing to time; choose other groups", file=sys.stderr)
             return 1
         date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
         header = bench.header(device, _words(options), date)
@@ -281,7 +330,12 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
 def _report(options: argparse.Namespace) -> int:
     from rlscan.crosscheck.pages import rendered
 
-    for name, text in rendered(options.json, options.to.stem if options.to else options.json.stem).items():
+    try:
+        pages = rendered(options.json, options.to.stem if options.to else options.json.stem)
+    except (OSError, ValueError) as error:
+        print(f"can't read {options.json}: {error}", file=sys.stderr)
+        return 2
+    for name, text in pages.items():
         if options.to:
             (options.to.parent / name).write_text(text, encoding="utf-8")
         elif name.endswith(".md"):
@@ -293,6 +347,9 @@ def _docs(options: argparse.Namespace) -> int:
     from rlscan.spec.docstrings import recurrences_page
 
     text = recurrences_page()
+    if not options.to.parent.is_dir():
+        print(f"there is no folder {options.to.parent}: run this in a checkout, or name a file by --to", file=sys.stderr)
+        return 2
     if not options.check:
         options.to.write_text(text, encoding="utf-8")
         return 0
@@ -311,7 +368,14 @@ def _tune(options: argparse.Namespace) -> int:
     except (ImportError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 1
-    found, file = tune.tuned(timer), options.to or tuning_file()
+    file = options.to or tuning_file()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _to_write(str(file))
+    except (OSError, argparse.ArgumentTypeError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    found = tune.tuned(timer)
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     versions = {name: report.version(name) for name in ("rlscan", "torch", "triton")}
     tune.write(file, found, {"date": date, "device": report.device_name("cuda"), "versions": versions})

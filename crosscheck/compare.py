@@ -121,7 +121,9 @@ class Report:
 
     @property
     def agrees(self) -> bool:
-        return not any(tally.failed for tally in self.tallies) and not any(pair.must_be_equal and pair.differing_bits for pair in self.pairs)
+        """Something was compared for each operation and backend, and nothing disagrees."""
+        differ = any(pair.must_be_equal and pair.differing_bits for pair in self.pairs)
+        return bool(self.tallies) and all(tally.problems and not tally.failed for tally in self.tallies) and not differ
 
     def as_json(self) -> dict[str, Any]:
         return {"agrees": self.agrees, **dataclasses.asdict(self)}
@@ -186,7 +188,13 @@ def compare(
     progress: Callable[[str], None] = lambda done: None,
     header: dict[str, Any] | None = None,
 ) -> Report:
-    """All problems of the scenarios on all backends. `progress` is called before each pair of operation and scenario."""
+    """All problems of the scenarios on all backends. `progress` is called before each pair of operation and scenario.
+
+    A `RuntimeError` says why a backend can't run on the device.
+    """
+    for backend in backends:
+        if reason := backend.missing(device):
+            raise RuntimeError(f"{backend.name} can't run on {device}: {reason}")
     report = Report(header or {}, [], [])
     scenarios = tuple(scenarios)
     for recurrence in recurrences:

@@ -11,8 +11,13 @@ from rlscan.crosscheck.compare import Report
 
 
 def rendered(source: Path, name: str) -> dict[str, str]:
-    """The page and its plots by file name; without matplotlib only the page."""
-    data = json.loads(source.read_text(encoding="utf-8"))
+    """The page and its plots by file name; without matplotlib only the page. A `ValueError` where the source is neither."""
+    try:
+        data = json.loads(source.read_text(encoding="utf-8"))
+    except ValueError:
+        data = None
+    if not isinstance(data, dict) or (data.get("kind") != bench.KIND and "tallies" not in data):
+        raise ValueError("it is no JSON of a run or of a benchmark")
     if data.get("kind") != bench.KIND:
         return {f"{name}.md": report.page(Report.from_json(data))}
     found = bench.Found.from_json(data)

@@ -18,8 +18,8 @@ BACKEND_COLUMNS = ("operation", "backend", "problems", "elements", "no promise",
 PAIR_COLUMNS = ("operation", "backends", "problems", "elements", "worst / bound", "differing bits", "ulps", "first difference")
 
 UNITS = (
-    "`worst / bound` is the largest distance from the float64 oracle in units of the derived error bound: at most 1 where all is right. "
-    "`no promise` counts elements that may overflow. Two right results are at most 2 bounds apart."
+    "`worst / bound` is the largest distance in units of the derived error bound. Where all is right it is at most 1 from the float64 oracle, and at most 2 "
+    "between two backends. `no promise` counts elements that may overflow."
 )
 
 
@@ -79,7 +79,11 @@ def verdict(report: Report) -> str:
         return "All agree."
     failed = sum(tally.failed for tally in report.tallies)
     bits = sum(pair.differing_bits for pair in report.pairs if pair.must_be_equal)
-    return f"{failed} problems failed; {bits} elements differ between the twins."
+    met_nothing = ", ".join(dict.fromkeys(tally.op for tally in report.tallies if not tally.problems))
+    nothing = f"Nothing was compared for {met_nothing}: the chosen scenarios have no problem for it, in this extent and on this device."
+    if not failed and not bits:
+        return nothing
+    return f"{failed} problems failed; {bits} elements differ between the twins." + (f" {nothing}" if met_nothing else "")
 
 
 def show(report: Report) -> None:
@@ -92,9 +96,11 @@ def show(report: Report) -> None:
     if report.pairs:
         faults = [pair.must_be_equal and bool(pair.differing_bits) for pair in report.pairs]
         console.print(table("Backends and each other", PAIR_COLUMNS, map(pair_row, report.pairs), faults))
+    console.print(UNITS.replace("`", ""), highlight=False)
     for tally in report.tallies:
         for failure in tally.failures:
-            console.print(f"[red]{tally.backend}[/red] {failure}", highlight=False, markup=True, soft_wrap=True)
+            console.print(tally.backend, style="red", end=" ")
+            console.print(failure, highlight=False, markup=False, soft_wrap=True)
     console.print(verdict(report), style="green" if report.agrees else "red")
 
 

@@ -248,8 +248,8 @@ def _own_arguments(rollout: Rollout, op_name: str) -> dict[str, Any]:
         "gae": on_policy | discounts,
         "vtrace": off_policy | {"values": rollout.values, "rho_bar": 1.2, "c_bar": 1.0, "pg_rho_bar": 1.5} | discounts,
         "retrace": off_policy | {"q_values": rollout.q_values, "c_bar": 1.0, "rho_bar": 1.2} | discounts,
-        "lambda_returns": on_policy | discounts,
-        "discounted_returns": on_policy | {"gamma": GAMMA},
+        "lambda_returns": {"rewards": rollout.rewards} | discounts,
+        "discounted_returns": {"rewards": rollout.rewards, "gamma": GAMMA},
         "eligibility_traces": {"inputs": rollout.observations} | discounts,
         "episodic_prefix_sum": {"inputs": rollout.rewards},
     }[op_name]
@@ -257,10 +257,11 @@ def _own_arguments(rollout: Rollout, op_name: str) -> dict[str, Any]:
 
 def _source_arguments(rollout: Rollout, source: str) -> dict[str, Any]:
     """The arguments that say what lies behind each step."""
+    window = {"values": rollout.values, "bootstrap_value": rollout.bootstrap_value}
     return {
         "next_values": {"next_values": rollout.next_values},
-        "final_values": {"bootstrap_value": rollout.bootstrap_value, "final_values": rollout.final_values},
-        "next_step": {"bootstrap_value": rollout.bootstrap_value, "autoreset": "next_step"},
+        "final_values": window | {"final_values": rollout.final_values},
+        "next_step": window | {"autoreset": "next_step"},
         "expected_next_q": {"expected_next_q": rollout.expected_next_q},
         "next_q_values": {"next_q_values": rollout.next_q_values, "next_policy": rollout.next_policy},
         "flags": {},

@@ -76,7 +76,7 @@ class Extent:
     """How much of everything.
 
     Attributes:
-        full: all that there is instead of a selection that takes a minute.
+        full: all that there is instead of a selection.
         seed: of all random numbers.
     """
 

@@ -38,9 +38,10 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["k
             are spread over several devices, and where this JAX can't compile the kernels. Kernels run on a CPU only in
             Pallas' interpret mode, which is slow. Their derivatives are computed by `jax.lax`.
     """
+    arguments = complete(recurrence, arguments)
     if method not in (None, "kernels", "vectorised"):
         raise ValueError(f"method is {method!r}; wanted 'kernels', 'vectorised' or None")
-    call = check(recurrence, complete(recurrence, arguments), _ARRAYS)
+    call = check(recurrence, arguments, _ARRAYS)
     return call.recurrence.pack(_outputs(call, method))
 
 

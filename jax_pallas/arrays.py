@@ -36,6 +36,12 @@ class Arrays:
         devices = x.devices()
         return next(iter(devices)) if len(devices) == 1 else None
 
+    def not_dense(self, x: jax.Array) -> None:
+        return None
+
+    def is_traced(self, x: Any) -> bool:
+        return isinstance(x, Tracer)
+
 
 class Functions:
     """What is asked of `jax.numpy` itself, with an exponential that has a derivative of 0 where it overflows: a clip that selects something else would multiply

@@ -98,7 +98,8 @@ _ALL = (
         "autoreset",
         "option",
         "'next_step' where the row after an ending step is the reset itself and holds V of the final observation (Gymnasium's NEXT_STEP); then "
-        "the rows after ending steps are not valid where `valid` does not say which are. None or 'same_step' where every row is a transition.",
+        "the rows after ending steps are not valid where `valid` does not say which are. None or 'same_step' where every row is a transition. "
+        "Beside `valid`, it only says where V of a truncated step is found, with bootstrap_value.",
         default=None,
         choices=(None, "same_step", "next_step"),
     ),

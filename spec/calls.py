@@ -30,6 +30,16 @@ class ArrayLibrary(Protocol):
     def dtype(self, x: Any) -> str: ...
     def device(self, x: Any) -> Any: ...
 
+    # what an array is whose elements do not lie in memory at strides of its axes; None where they do
+    def not_dense(self, x: Any) -> str | None: ...
+
+    # whether it stands for what is known only when a compiled program runs
+    def is_traced(self, x: Any) -> bool: ...
+
+
+STATIC = "; it is traced, and must be known when the program is compiled: mark it static (static_argnames)"
+"""What a refusal ends with where what is given is traced."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -77,6 +87,8 @@ def complete(recurrence: Recurrence, arguments: Mapping[str, Any]) -> Mapping[st
     """The arguments with the declared defaults, in the order of the declaration; a `TypeError` for a name that is none, or for one that is missing."""
     if not isinstance(recurrence, Recurrence):
         raise TypeError(f"recurrence is a {type(recurrence).__qualname__}; wanted a rlscan.spec.recurrences.Recurrence")
+    if not isinstance(arguments, Mapping):
+        raise TypeError(f"{recurrence.name}: arguments is a {type(arguments).__qualname__}; wanted a mapping from names to what is given")
     for name in arguments:
         if name not in recurrence.defaults:
             raise TypeError(f"{recurrence.name}: {name} is no argument; wanted some of {', '.join(recurrence.defaults)}")
@@ -138,9 +150,15 @@ class _Checker:
         elif argument.shape in ("parameter", "number") and not self.library.is_array(value):
             self.check_number(argument, value)
         elif argument.shape == "number" or not self.library.is_array(value):
-            raise self.wrong(TypeError, name, f"is a {type(value).__module__}.{type(value).__qualname__}; wanted {self.wanted(argument)}")
+            raise self.wrong(TypeError, name, f"is a {self.type_of(value)}; wanted {self.wanted(argument)}{STATIC * self.library.is_traced(value)}")
+        elif what := self.library.not_dense(value):
+            raise self.wrong(TypeError, name, f"is {what}; wanted a dense (strided) {self.library.name}")
         else:
             self.arrays[name], self.shapes[name] = value, tuple(self.library.shape(value))
+
+    def type_of(self, value: Any) -> str:
+        """By its public name, where it is an array of the library."""
+        return self.library.name if self.library.is_array(value) else f"{type(value).__module__}.{type(value).__qualname__}"
 
     def wanted(self, argument: Argument) -> str:
         array = f"a {self.library.name}"
@@ -155,6 +173,8 @@ class _Checker:
         return {"parameter": f"{number} or {array}", "number": number, "option": option}.get(argument.shape, array)
 
     def check_option(self, argument: Argument, value: Any) -> None:
+        if self.library.is_array(value):
+            raise self.wrong(TypeError, argument.name, f"is a {self.type_of(value)}; wanted {self.wanted(argument)}{STATIC * self.library.is_traced(value)}")
         if argument.name == "time_axis":
             if isinstance(value, bool) or not isinstance(value, numbers.Integral):
                 raise self.wrong(TypeError, "time_axis", f"is {value!r}; wanted an integer")
@@ -163,7 +183,7 @@ class _Checker:
 
     def check_number(self, argument: Argument, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise self.wrong(TypeError, argument.name, f"is a {type(value).__module__}.{type(value).__qualname__}; wanted {self.wanted(argument)}")
+            raise self.wrong(TypeError, argument.name, f"is a {self.type_of(value)}; wanted {self.wanted(argument)}")
         try:
             number = float(value)
         except OverflowError:
@@ -217,9 +237,10 @@ class _Checker:
                 if dtype not in FLAGS:
                     raise self.wrong(TypeError, name, f"is {dtype}; wanted bool, an integer type or a floating type (nonzero is True)")
                 continue
-            if dtype not in FLOATS:
-                raise self.wrong(TypeError, name, f"is {dtype}; wanted one of {', '.join(FLOATS)}")
             number = self.arguments[name].shape == "parameter" and not self.shapes[name]
+            if dtype not in FLOATS:
+                instead = f"{STATIC}, or pass a float" if number and self.library.is_traced(array) else ""
+                raise self.wrong(TypeError, name, f"is {dtype}; wanted one of {', '.join(FLOATS)}{instead}")
             if not number and (dtype == "float64") != wide:
                 theirs = self.library.dtype(self.arrays[frame])
                 raise self.wrong(TypeError, name, f"is {dtype} and {frame} is {theirs}; wanted all float64 or none (nothing is cast silently)")
@@ -262,8 +283,10 @@ class _Checker:
     def check_successor(self) -> None:
         given, next_step = self.arrays, self.given.get("autoreset") == "next_step"
         at_cuts = self.recurrence.successor == "at cuts"
+        # where V(s_t) is an input of its own, it must be given
+        values_are_successors = "values" in given and self.arguments["values"].default is None
         if "next_values" in given:
-            for name in ("bootstrap_value", "final_values"):
+            for name in ("bootstrap_value", "final_values", *["values"] * values_are_successors):
                 if name in given:
                     raise self.wrong(ValueError, name, "was given beside next_values, which already says V(s'_t) at every step; pass one of them")
             return
@@ -273,6 +296,8 @@ class _Checker:
             if not at_cuts or "truncated" in given:
                 reason = "truncated was given, and V(s'_t) is read where it is true" if at_cuts else "V(s'_t) has no source"
                 raise self.wrong(ValueError, "next_values", f"or bootstrap_value must be given: {reason}")
+            if values_are_successors:
+                raise self.wrong(ValueError, "values", "goes with bootstrap_value, which was not given; pass bootstrap_value too")
             return
         if "truncated" not in given:
             if "final_values" in given:

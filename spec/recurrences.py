@@ -58,6 +58,12 @@ class Recurrence:
     fading: tuple[str, ...] | None = None
     extra_taps: tuple[tuple[str, tuple[Source, ...]], ...] = ()
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A declared recurrence is one object, of which copies and pickles are that object again: what is kept for it is found by identity."""
+        if RECURRENCES.get(self.name) is self:
+            return _declared, (self.name,)
+        return super().__reduce_ex__(protocol)
+
     def __post_init__(self) -> None:
         known = {argument.name for argument in self.arguments}
         for name in (*parameters(self.coefficients), *(parameters(self.outputs) if self.outputs else ())):
@@ -106,6 +112,7 @@ def _arguments(positional: str, keyword: str, **defaults: object) -> tuple[Argum
 
 
 _WINDOW = "terminated truncated next_values bootstrap_value final_values autoreset valid"
+_VALUES_AS_SUCCESSORS = "values goes with bootstrap_value, to say V(s'_t) inside the window, and with nothing else."
 _ADDED_ONCE = "The window's bootstrap enters once, through N_(T-1); what is carried past the window is 0 (B4)."
 
 GAE = Recurrence(
@@ -186,7 +193,11 @@ LAMBDA_RETURNS = Recurrence(
     formula="G_t = r_t                                      where d_t\n"
     "G_t = r_t + g_t N_t                            where x_t, or at the last step\n"
     "G_t = r_t + g_t ((1-l_t) N_t + l_t G_(t+1))    else",
-    boundaries=("At a cut the whole weight goes to the next value, for any lam (B4).", "With lam = 1 inside an episode N_t is not read."),
+    boundaries=(
+        "At a cut the whole weight goes to the next value, for any lam (B4).",
+        "With lam = 1 inside an episode N_t is not read.",
+        _VALUES_AS_SUCCESSORS,
+    ),
     fading=("gamma", "lam"),
     source="Sutton & Barto 2018, equation 12.20",
     output_names=("returns",),
@@ -200,7 +211,11 @@ DISCOUNTED_RETURNS = Recurrence(
     coefficients=coefficients.discounted_returns,
     arguments=_arguments("rewards values", f"{_WINDOW} gamma time_axis", values=None),
     formula="G_t = r_t                  where d_t\nG_t = r_t + g_t N_t        where x_t\nG_t = r_t + g_t G_(t+1)    else",
-    boundaries=("Beyond the window stands G_T = N_(T-1) if a bootstrap was given, else 0 (B4).", "N_t is read at truncations and at the last step only."),
+    boundaries=(
+        "Beyond the window stands G_T = N_(T-1) if a bootstrap was given, else 0 (B4).",
+        "N_t is read at truncations and at the last step only.",
+        _VALUES_AS_SUCCESSORS,
+    ),
     fading=("gamma",),
     source="Sutton & Barto 2018, equation 3.9",
     successor="at cuts",
@@ -261,6 +276,10 @@ RECURRENCES: dict[str, Recurrence] = {
     recurrence.name: recurrence
     for recurrence in (GAE, VTRACE, RETRACE, LAMBDA_RETURNS, DISCOUNTED_RETURNS, ELIGIBILITY_TRACES, EPISODIC_PREFIX_SUM, AFFINE_SCAN)
 }
+
+
+def _declared(name: str) -> Recurrence:
+    return RECURRENCES[name]
 
 
 def directed(recurrence: Recurrence, reverse: bool) -> Recurrence:

@@ -35,6 +35,12 @@ class NumPyArrays:
     def device(self, x: np.ndarray) -> None:
         return None
 
+    def not_dense(self, x: np.ndarray) -> None:
+        return None
+
+    def is_traced(self, x: Any) -> bool:
+        return False
+
 
 class WholeNumPyArrays(steps.PlacesInNumPy):
     """Whole-array work in NumPy, with numbers first rounded to the dtype that a backend would compute in."""

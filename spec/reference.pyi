@@ -36,6 +36,8 @@ class NumPyArrays:
     def shape(self, x: np.ndarray) -> tuple[int, ...]: ...
     def dtype(self, x: np.ndarray) -> str: ...
     def device(self, x: np.ndarray) -> None: ...
+    def not_dense(self, x: np.ndarray) -> None: ...
+    def is_traced(self, x: Any) -> bool: ...
 
 class WholeNumPyArrays(steps.PlacesInNumPy):
     xp: Any
@@ -91,7 +93,8 @@ def gae(
             bootstrap_value; read nowhere else.
         autoreset: str or None. 'next_step' where the row after an ending step is the reset itself and holds V of
             the final observation (Gymnasium's NEXT_STEP); then the rows after ending steps are not valid where
-            `valid` does not say which are. None or 'same_step' where every row is a transition.
+            `valid` does not say which are. None or 'same_step' where every row is a transition. Beside `valid`, it
+            only says where V of a truncated step is found, with bootstrap_value.
         valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
         gamma: number or numpy.ndarray. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
             steps (to the flags, where inputs have feature axes).
@@ -164,7 +167,8 @@ def vtrace(
             bootstrap_value; read nowhere else.
         autoreset: str or None. 'next_step' where the row after an ending step is the reset itself and holds V of
             the final observation (Gymnasium's NEXT_STEP); then the rows after ending steps are not valid where
-            `valid` does not say which are. None or 'same_step' where every row is a transition.
+            `valid` does not say which are. None or 'same_step' where every row is a transition. Beside `valid`, it
+            only says where V of a truncated step is found, with bootstrap_value.
         valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
         gamma: number or numpy.ndarray. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
             steps (to the flags, where inputs have feature axes).
@@ -282,6 +286,8 @@ def lambda_returns(
 
     - With lam = 1 inside an episode N_t is not read.
 
+    - values goes with bootstrap_value, to say V(s'_t) inside the window, and with nothing else.
+
     d_t is terminated, x_t truncated, e_t either, N_t = V(s'_t). [p] is 1 where p holds, else 0, and always selects:
     what is not selected is not read. The boundary rules B1 to B12 hold (rlscan.spec.rules).
 
@@ -303,7 +309,8 @@ def lambda_returns(
             bootstrap_value; read nowhere else.
         autoreset: str or None. 'next_step' where the row after an ending step is the reset itself and holds V of
             the final observation (Gymnasium's NEXT_STEP); then the rows after ending steps are not valid where
-            `valid` does not say which are. None or 'same_step' where every row is a transition.
+            `valid` does not say which are. None or 'same_step' where every row is a transition. Beside `valid`, it
+            only says where V of a truncated step is found, with bootstrap_value.
         valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
         gamma: number or numpy.ndarray. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
             steps (to the flags, where inputs have feature axes).
@@ -344,6 +351,8 @@ def discounted_returns(
 
     - N_t is read at truncations and at the last step only.
 
+    - values goes with bootstrap_value, to say V(s'_t) inside the window, and with nothing else.
+
     d_t is terminated, x_t truncated, e_t either, N_t = V(s'_t). [p] is 1 where p holds, else 0, and always selects:
     what is not selected is not read. The boundary rules B1 to B12 hold (rlscan.spec.rules).
 
@@ -365,7 +374,8 @@ def discounted_returns(
             bootstrap_value; read nowhere else.
         autoreset: str or None. 'next_step' where the row after an ending step is the reset itself and holds V of
             the final observation (Gymnasium's NEXT_STEP); then the rows after ending steps are not valid where
-            `valid` does not say which are. None or 'same_step' where every row is a transition.
+            `valid` does not say which are. None or 'same_step' where every row is a transition. Beside `valid`, it
+            only says where V of a truncated step is found, with bootstrap_value.
         valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
         gamma: number or numpy.ndarray. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
             steps (to the flags, where inputs have feature axes).

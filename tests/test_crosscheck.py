@@ -1,8 +1,10 @@
 """The crosscheck itself: its problems say what the rules say, what is wrong is found, and every mutant is rejected."""
 
 import dataclasses
+import importlib.util
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -284,6 +286,121 @@ def test_operations_in_processes_of_their_own_give_the_same(tmp_path, capsys):
         assert run("--backends", "numpy", "--ops", "gae,affine_scan", "--scenarios", "B5", "--jobs", jobs, "--json", str(file)) == 0
         reports.append(Report.from_json(json.loads(file.read_text())))
     assert reports[0].tallies == reports[1].tallies
+
+
+def test_nothing_compared_is_no_agreement(capsys):
+    report = compare([RECURRENCES["gae"]], [NumPyLoop()], QUICK, scenarios=["B7"], header=header())
+    assert [tally.problems for tally in report.tallies] == [0]
+    assert not report.agrees
+    assert not compare([], [NumPyLoop()], QUICK).agrees
+    # with several operations, each must meet something, somewhere
+    assert run("--backends", "numpy", "--ops", "gae,affine_scan", "--scenarios", "B7,B10") == 0
+    assert "All agree." in capsys.readouterr().out
+    assert run("--backends", "numpy", "--ops", "gae,eligibility_traces", "--scenarios", "B7") == 1
+    printed = capsys.readouterr().out
+    assert "Nothing was compared for gae: the chosen scenarios have no problem for it" in printed
+    assert "agree" not in printed
+
+
+def test_the_limits_stand_below_the_tables(capsys):
+    assert run("--backends", "numpy", "--ops", "gae", "--scenarios", "B1") == 0
+    assert "at most 1 from the float64 oracle, and at most 2 between two backends" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_backend_that_cannot_run_is_not_compared(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(RuntimeError, match=r"triton can't run on cpu: .*TRITON_INTERPRET=1"):
+        compare([RECURRENCES["gae"]], [BACKENDS["triton"]], QUICK)
+    with pytest.raises(RuntimeError, match="numpy can't run on cuda: NumPy runs on the CPU"):
+        compare([RECURRENCES["gae"]], [NumPyLoop()], QUICK, "cuda")
+
+
+def test_a_process_that_dies_is_a_failure_and_the_others_go_on(monkeypatch, tmp_path, capsys):
+    start = command.subprocess.run
+
+    def dies_with_b1(words, **settings):
+        if "B1" in words:
+            return command.subprocess.CompletedProcess(words, -9, "", "\n".join([*map(str, range(100)), "CUDA [out] of memory"]))
+        return start(words, **settings)
+
+    monkeypatch.setattr(command.subprocess, "run", dies_with_b1)
+    file = tmp_path / "out.json"
+    assert run("--backends", "numpy", "--ops", "gae", "--scenarios", "B1,B2", "--jobs", "2", "--json", str(file)) == 1
+    (tally,) = Report.from_json(json.loads(file.read_text())).tallies
+    assert tally.failed == 1
+    assert tally.problems > 1
+    (failure,) = tally.failures
+    assert failure.startswith("gae, B1: the process ended with -9: ")
+    assert failure.endswith("\n99\nCUDA [out] of memory")
+    assert "\n9\n" not in failure
+    printed = capsys.readouterr().out
+    assert "CUDA [out] of memory" in printed
+    assert "1 problems failed" in printed
+
+
+def test_a_missing_gymnasium_is_said_at_the_start(monkeypatch, capsys):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "gymnasium" else found(name, *more))
+    assert run("--backends", "numpy", "--ops", "gae") == 1
+    assert capsys.readouterr().err == "the scenario rollouts needs gymnasium: pip install 'rlscan[crosscheck]', or choose others by --scenarios\n"
+    assert run("--backends", "numpy", "--ops", "gae", "--scenarios", "B1") == 0
+
+
+def test_a_missing_gpu_is_no_missing_package(monkeypatch, capsys):
+    for name in ("torch", "triton", "jax", "pallas"):
+        monkeypatch.setattr(BACKENDS[name], "missing", lambda device, name=name: f"{name} sees no CUDA device")
+    for arguments in (["--device", "cuda"], ["bench", "--device", "cuda"]):
+        assert command.main(arguments) == 1
+        said = capsys.readouterr().err
+        assert "torch sees no CUDA device" in said
+        assert re.search(r"there is nothing to (compare|time) on cuda$", said)
+        assert "pip install" not in said
+
+
+def test_help_shows_the_options_of_the_default_command(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        command.main(["--help"])
+    assert exit_.value.code == 0
+    printed = capsys.readouterr().out
+    for word in ("bench", "--ops", "--backends", "--scenarios", "--quick", "--full", "--seed", "--jobs", "--json"):
+        assert word in printed
+
+
+def refusal(capsys, *arguments):
+    """What a command that is given something it can't take says, with exit code 2."""
+    try:
+        code = command.main(list(arguments))
+    except SystemExit as exit_:
+        code = exit_.code
+    assert code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    return captured.err
+
+
+@pytest.mark.parametrize("before", [["run", "--json"], ["--json"], ["bench", "--json"], ["bench", "--ratios"], ["report", "found.json", "--to"]], ids=" ".join)
+def test_where_output_cannot_go_is_said_before_the_work(before, tmp_path, capsys):
+    nowhere = tmp_path / "nowhere"
+    assert f"{nowhere / 'out'}: there is no folder {nowhere}" in refusal(capsys, *before, str(nowhere / "out"))
+    assert f"{tmp_path} can't be written" in refusal(capsys, *before, str(tmp_path))
+
+
+def test_what_is_given_wrongly_is_said_in_a_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "page.md").write_text("# A page")
+    (tmp_path / "other.json").write_text('{"kind": "other"}')
+    monkeypatch.chdir(tmp_path)
+    assert "can't read nofile.json: " in refusal(capsys, "report", "nofile.json")
+    for name in ("page.md", "other.json"):
+        assert f"can't read {name}: it is no JSON of a run or of a benchmark" in refusal(capsys, "report", name)
+    for option in ([], ["--check"]):
+        assert "there is no folder docs: run this in a checkout, or name a file by --to" in refusal(capsys, "docs", *option)
+    for seed in ("-1", "1.5", "one"):
+        assert f"{seed} is no integer >= 0" in refusal(capsys, "--seed", seed)
+    for jobs in ("0", "-2", "two"):
+        for sub_command in ([], ["bench"]):
+            assert f"{jobs} is no integer >= 1" in refusal(capsys, *sub_command, "--jobs", jobs)
 
 
 def test_the_command_fails_on_a_disagreement(named, capsys):

@@ -404,7 +404,7 @@ def test_results_are_written_where_they_are_wanted(recurrence, method, device):
             fresh = fresh if isinstance(fresh, tuple) else (fresh,)
             if not outs:
                 outs = tuple(torch.empty_like(x).fill_(float("nan")) for x in fresh)
-            results = torch_triton.run(recurrence, given, method, out=outs if len(outs) > 1 else outs[0])
+            results = torch_triton.run(recurrence, given, method, out=outs[0] if len(outs) == 1 else outs)
             results = results if isinstance(results, tuple) else (results,)
             assert all(one is other for one, other in zip(results, outs, strict=True))
             assert all(torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0)) for one, other in zip(fresh, outs, strict=True))
@@ -428,7 +428,9 @@ REFUSED: dict[str, Any] = {
     "strides": (lambda a, b, given: (a, torch.empty(8, 4, device=b.device).t()), ValueError, "out has for returns a tensor of stride"),
     "broadcast": (lambda a, b, given: (a, b[:1].expand(4, 8)), ValueError, "out has for returns a tensor of stride"),
     "device": (lambda a, b, given: (a.to("meta"), b), ValueError, "out has for advantages a tensor of device meta"),
-    "sparse": (lambda a, b, given: (a.to_sparse(), b), ValueError, "out has for advantages a tensor of stride torch.sparse_coo"),
+    "sparse": (lambda a, b, given: (a.to_sparse(), b), TypeError, "out has for advantages a tensor that is in the layout torch.sparse_coo; wanted a dense"),
+    "nested": (lambda a, b, given: (torch.nested.nested_tensor([*a]), b), TypeError, "out has for advantages a tensor that is nested; wanted a dense"),
+    "masked": (lambda a, b, given: (torch.masked.masked_tensor(a, a > 0), b), TypeError, "out is a tuple; wanted a tuple of tensors"),
     "the same twice": (lambda a, b, given: (a, a), ValueError, "out shares the memory of advantages"),
     "an argument": (lambda a, b, given: (a, given["values"]), ValueError, "out shares the memory of returns"),
     "a part of an argument": (lambda a, b, given: (given["rewards"].reshape(-1)[:].view(4, 8), b), ValueError, "out shares the memory of advantages"),
@@ -436,6 +438,7 @@ REFUSED: dict[str, Any] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*prototype.*:UserWarning")
 @pytest.mark.parametrize(("change", "error", "words"), REFUSED.values(), ids=REFUSED)
 def test_places_that_results_can_t_be_written_to(change, error, words, device):
     given = gae_of((4, 8), -1, device)

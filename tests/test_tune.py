@@ -65,3 +65,11 @@ def test_without_a_gpu_there_is_nothing_to_measure(capsys):
 
 def _environment():
     return {name: value for name, value in os.environ.items() if name not in ("RLSCAN_TUNING", "XDG_CONFIG_HOME")}
+
+
+def test_where_it_cannot_be_written_is_said_before_it_is_measured(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(tune, "gpu_timer", lambda: None)
+    (tmp_path / "file").touch()
+    for to in (tmp_path, tmp_path / "file" / "tuning.json"):
+        assert main(["tune", "--to", str(to)]) == 2
+        assert str(tmp_path) in capsys.readouterr().err

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.autograd import forward_ad
+from torch.masked import MaskedTensor
 
 from rlscan.spec.calls import Call
 from rlscan.spec.steps import PlacesInNumPy, Steps
@@ -36,17 +37,24 @@ class Tensors:
     name = "torch.Tensor"
 
     def is_array(self, x: Any) -> bool:
-        return isinstance(x, torch.Tensor)
+        return isinstance(x, torch.Tensor) and not isinstance(x, MaskedTensor)  # a mask is none of ours: pass `valid`
 
     def shape(self, x: torch.Tensor) -> tuple[int, ...]:
         return tuple(x.shape)
 
     def dtype(self, x: torch.Tensor) -> str:
-        dtype = str(x.dtype).removeprefix("torch.")
-        return dtype if x.layout is torch.strided else f"{dtype} in the layout {x.layout}"
+        return str(x.dtype).removeprefix("torch.")
 
     def device(self, x: torch.Tensor) -> torch.device:
         return x.device
+
+    def not_dense(self, x: torch.Tensor) -> str | None:
+        if x.is_nested:
+            return "nested"
+        return None if x.layout is torch.strided else f"in the layout {x.layout}"
+
+    def is_traced(self, x: Any) -> bool:
+        return False
 
 
 class Functions:

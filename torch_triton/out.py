@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from rlscan.spec.recurrences import Recurrence
-from rlscan.torch_triton.arrays import Outs
+from rlscan.torch_triton.arrays import Outs, Tensors
+
+_TENSORS = Tensors()
 
 
 def check_out(recurrence: Recurrence, out: Any, like: torch.Tensor, device: torch.device, arguments: Iterable[Any]) -> Outs:
@@ -19,13 +21,15 @@ def check_out(recurrence: Recurrence, out: Any, like: torch.Tensor, device: torc
 
     names = recurrence.output_names
     outs = tuple(out) if isinstance(out, tuple | list) else (out,)
-    if len(outs) != len(names) or not all(isinstance(one, torch.Tensor) for one in outs):
+    if len(outs) != len(names) or not all(map(_TENSORS.is_array, outs)):
         wanted = "a torch.Tensor" if len(names) == 1 else f"a tuple of tensors, {', '.join(names)}"
         raise wrong(TypeError, f"is a {type(out).__qualname__}; wanted {wanted}")
     wanted = (like.dtype, device, tuple(like.shape), like.stride())
     tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
     for number, one in enumerate(outs):
-        found = (one.dtype, one.device, tuple(one.shape), one.stride() if one.layout is torch.strided else one.layout)
+        if what := _TENSORS.not_dense(one):
+            raise wrong(TypeError, f"has for {names[number]} a tensor that is {what}; wanted a dense (strided) torch.Tensor")
+        found = (one.dtype, one.device, tuple(one.shape), one.stride())
         for what, got, want in zip(("dtype", "device", "shape", "stride"), found, wanted, strict=True):
             if got != want:
                 kind = TypeError if what == "dtype" else ValueError
