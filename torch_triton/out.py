@@ -47,6 +47,8 @@ def check_out(recurrence: Recurrence, out: Any, like: torch.Tensor, device: torc
 
 def _range(x: torch.Tensor) -> tuple[int, int]:
     """The memory from the first element to the last. What meshes with another's without touching it counts as shared."""
-    last = sum([(size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)])
     address = x.data_ptr()
+    if x.is_contiguous():
+        return address, address + x.nbytes
+    last = sum([(size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)])
     return address, address + (last + 1) * x.element_size()
