@@ -20,6 +20,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from rlscan.jax_pallas._scan_primitive import associative_scan, halves, joined, taken
+from rlscan.jax_pallas.arrays import nonzero
 from rlscan.spec import coefficients as spec
 from rlscan.spec.binding import bind
 from rlscan.spec.plan import BEFORE_AT_ONCE, Plan
@@ -221,7 +222,7 @@ def store(special, ref, places, rows, ts, results):
 
 def converted(x, flag, dtype):
     if flag:
-        return x if x.dtype == bool else x != 0
+        return nonzero(x)
     return x.astype(dtype)
 
 
