@@ -20,7 +20,6 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from rlscan.jax_pallas._scan_primitive import associative_scan, halves, joined, taken
-from rlscan.jax_pallas.arrays import nonzero
 from rlscan.spec import coefficients as spec
 from rlscan.spec.binding import bind
 from rlscan.spec.plan import BEFORE_AT_ONCE, Plan
@@ -222,7 +221,7 @@ def store(special, ref, places, rows, ts, results):
 
 def converted(x, flag, dtype):
     if flag:
-        return nonzero(x)
+        return x if x.dtype == bool else x != 0
     return x.astype(dtype)
 
 

@@ -71,6 +71,8 @@ def _launches(interpret: bool, chosen: Plan, call: Call) -> tuple[jax.Array, ...
         interpret=interpret,
     )
 
+    shaped = scan_primitive.shapes_beside(operands.values())
+
     def run(which: str, *shapes: jax.ShapeDtypeStruct) -> tuple[jax.Array, ...]:
         call_kernel = pl.pallas_call(
             functools.partial(kernels.scan_kernel, which, special),
@@ -85,10 +87,10 @@ def _launches(interpret: bool, chosen: Plan, call: Call) -> tuple[jax.Array, ...
     totals, nearest_ends = None, None
     segments = (special.num_rows, chosen.segments)
     if special.split and code.nearest:
-        (nearest_ends,) = run("nearest", jax.ShapeDtypeStruct(segments, jnp.int32))
+        (nearest_ends,) = run("nearest", shaped(segments, jnp.int32))
     if special.split:
-        totals = run("totals", *[jax.ShapeDtypeStruct(segments, dtype)] * 2)
-    return tuple(out.reshape(call.shape) for out in run("results", *[jax.ShapeDtypeStruct(sizes, dtype)] * len(recurrence.output_names)))
+        totals = run("totals", *[shaped(segments, dtype)] * 2)
+    return tuple(out.reshape(call.shape) for out in run("results", *[shaped(sizes, dtype)] * len(recurrence.output_names)))
 
 
 def _axes(call: Call) -> tuple[tuple[int, ...], int, dict[str, tuple[int, ...]]]:

@@ -57,9 +57,9 @@ def _by_whole_arrays(call: Call) -> tuple[jax.Array, ...]:
 def _by_steps(steps: Steps, finite: Callable[[jax.Array], jax.Array] = lambda state: state) -> tuple[jax.Array, ...]:
     """The outputs; `finite` is applied to all that the scan makes."""
     call = steps.call
-    alpha, beta = steps.coefficients()
-    # The state is carried from step to step, so that it varies over the devices of a mesh where any of the three does.
-    seed = jnp.where(alpha[0] == beta[0], steps.seed(), steps.seed())
+    (alpha, beta), seed = steps.coefficients(), steps.seed()
+    # Inside `jax.shard_map` what is carried from step to step has to vary over the devices where any of these does.
+    seed = jnp.where(alpha[0] == beta[0], seed, seed)
 
     def then(*maps: jax.Array) -> tuple[jax.Array, ...]:
         addend, factor = steps.bound(coefficients.then)(*maps)
@@ -79,7 +79,8 @@ def _turned_loop(step: Step, alpha: jax.Array, beta: jax.Array, seed: jax.Array,
 
     Coefficients and outputs are computed in the caller's order, and turned in between: else XLA reads all arguments against theirs.
     """
-    alpha, beta = map(_turned, lax.optimization_barrier((alpha.T, beta.T)))
+    # each behind its own: JAX 0.11 can't transpose one of several arrays that are not all differentiated
+    alpha, beta = (_turned(lax.optimization_barrier(array.T)) for array in (alpha, beta))
     return lax.optimization_barrier(lax.optimization_barrier(_loop(step, alpha, beta, seed, backward)).T).T
 
 
