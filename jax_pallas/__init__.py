@@ -35,7 +35,7 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["k
         arguments: by public name.
         method: the Pallas kernels, or whole-array `jax.lax`; None: the kernels on a GPU, `jax.lax` elsewhere, for arrays that
             are spread over several devices, and where this JAX can't compile the kernels. Kernels run on a CPU only in
-            Pallas' interpret mode, which is slow. Their derivatives are computed by `jax.lax`.
+            Pallas' interpret mode, which is slow. Derivatives are computed by `jax.lax`.
     """
     if method not in (None, "kernels", "vectorised"):
         raise ValueError(f"method is {method!r}; wanted 'kernels', 'vectorised' or None")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from typing import Any
 
 import jax
 import jax.numpy as jnp

@@ -101,9 +101,7 @@ def _turned(array: jax.Array) -> jax.Array:
     return lax.optimization_barrier(jnp.concatenate([array[first : first + width].T for first in range(0, rows, width)], 1))
 
 
-def _tree(
-    then: Callable[..., tuple[jax.Array, ...]], step: Step, alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool
-) -> jax.Array:
+def _tree(then: Callable[..., tuple[jax.Array, ...]], step: Step, alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool) -> jax.Array:
     """The state at every step."""
     addend, factor = lax.associative_scan(lambda first, second: then(*first, *second), (alpha, beta), reverse=backward)
     return step(addend, factor, seed[None])

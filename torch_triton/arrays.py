@@ -28,7 +28,8 @@ def like_of(call: Call) -> torch.Tensor:
 
 def are_readable(arrays: Iterable[torch.Tensor]) -> bool:
     """Whether these are what they seem, with memory that kernels and NumPy can work in: nothing traces or transforms what is done with them."""
-    return not is_traced() and not any(is_transformed(x) or type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for x in arrays)
+    dispatch = "__torch_dispatch__"
+    return not is_traced() and not any(is_transformed(x) or getattr(type(x), dispatch) is not getattr(torch.Tensor, dispatch) for x in arrays)
 
 
 def is_differentiated(array: torch.Tensor) -> bool:
@@ -65,7 +66,7 @@ class Tensors:
 class Functions:
     """What is asked of `torch` itself."""
 
-    where, exp, log, sqrt, abs = map(staticmethod, (torch.where, torch.exp, torch.log, torch.sqrt, torch.abs))
+    where, exp, log, sqrt, abs = staticmethod(torch.where), staticmethod(torch.exp), staticmethod(torch.log), staticmethod(torch.sqrt), staticmethod(torch.abs)
     # its `moveaxis` has no rule for `torch.func.vmap`
     broadcast_to, moveaxis = staticmethod(torch.broadcast_to), staticmethod(torch.movedim)
 

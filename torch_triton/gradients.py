@@ -34,7 +34,7 @@ def _finite(call: Call, scan: Scan) -> Outs:
     """The outputs as differentiable functions of all arrays, right to within rounding where no number is infinite or NaN."""
     library = WholeTensors(call.dtype, call.device)
     if 0 in call.shape:
-        nothing = sum(library.number(array.sum()) for array in call.arrays.values())
+        nothing = torch.stack([library.number(array.sum()) for array in call.arrays.values()]).sum()
         return tuple(nothing.expand(call.shape) for _ in call.recurrence.output_names)
     steps = FiniteSteps(call, library)
 
@@ -98,15 +98,11 @@ class _AffineScan(torch.autograd.Function):
         return _AffineScan.apply(of_alpha + of_beta * _beside(state, seed, ctx.along), beta, of_seed, ctx.along, ctx.scan)
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], alpha: torch.Tensor, beta: torch.Tensor, seed: torch.Tensor, backward: bool, scan: Scan
-    ) -> tuple[torch.Tensor, int]:
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[torch.Tensor, int]:
         """More rows, the last ones."""
-        rows = (
-            x.unsqueeze(-1).expand(*x.shape, info.batch_size) if axis is None else x.movedim(axis, -1)
-            for x, axis in zip((alpha, beta, seed), in_dims, strict=False)
-        )
-        return _AffineScan.apply(*rows, backward, scan), alpha.ndim - (in_dims[0] is not None)
+        *arrays, backward, scan = args
+        rows = [x.unsqueeze(-1).expand(*x.shape, info.batch_size) if axis is None else x.movedim(axis, -1) for x, axis in zip(arrays, in_dims[:3], strict=True)]
+        return _AffineScan.apply(*rows, backward, scan), rows[0].ndim - 1
 
 
 def _beside(state: torch.Tensor, edge: torch.Tensor, backward: bool) -> torch.Tensor:
