@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.core import Tracer
 
@@ -36,27 +35,41 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["k
         arguments: by public name.
         method: the Pallas kernels, or whole-array `jax.lax`; None: the kernels on a GPU, `jax.lax` elsewhere, for arrays that
             are spread over several devices, and where this JAX can't compile the kernels. Kernels run on a CPU only in
-            Pallas' interpret mode, which is slow. Their derivatives are computed by `jax.lax`.
+            Pallas' interpret mode, which is slow. Derivatives are computed by `jax.lax`.
     """
     arguments = complete(recurrence, arguments)
     if method not in (None, "kernels", "vectorised"):
         raise ValueError(f"method is {method!r}; wanted 'kernels', 'vectorised' or None")
     call = check(recurrence, arguments, _ARRAYS)
+    _check_width(call)
     return call.recurrence.pack(_outputs(call, method))
 
 
 def _outputs(call: Call, method: Literal["kernels", "vectorised"] | None) -> tuple[jax.Array, ...]:
+    frame = call.arrays[call.recurrence.frame.name]
     if 0 in call.shape:
-        return tuple(jnp.zeros(call.shape, call.dtype) for _ in call.recurrence.output_names)
+        # where it lies, and however it is spread
+        return (frame.astype(call.dtype),) * len(call.recurrence.output_names)
     traced = any(isinstance(array, Tracer) for array in call.arrays.values())
-    platform = jax.default_backend() if traced else call.device.platform if call.device else "several devices"
+    platform = jax.default_backend() if traced else next(iter(frame.devices())).platform
     if method == "kernels":
         from rlscan.jax_pallas.launch import by_kernels
 
         return by_kernels(call, platform == "cpu")
-    if method == "vectorised" or platform != "gpu" or not _kernels_can_run(call):
+    on_one = traced or call.device is not None
+    if method == "vectorised" or platform != "gpu" or not on_one or not _kernels_can_run(call):
         return by_whole_arrays(call)
     return _by_platform(call)
+
+
+def _check_width(call: Call) -> None:
+    """In 32-bit mode `jax.jit` reads arrays of 64 bits in 32, and says nothing."""
+    if jax.dtypes.canonicalize_dtype("float64") == "float64":
+        return
+    for name, array in call.arrays.items():
+        if array.dtype == "float64":
+            what = f"{name} is float64, and jax_enable_x64 is off, so that JAX would compute in float32; wanted float32, or jax_enable_x64 on"
+            raise TypeError(f"{call.recurrence.name}: {what}")
 
 
 @compiled

@@ -8,9 +8,10 @@ where it fails, `AVAILABLE` is False, `WHY` says why, and the callers take a pla
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -169,6 +170,16 @@ def addressable(array: jax.Array) -> jax.Array:
     if array.dtype.itemsize == 1 and 2**31 < array.size <= 2**32:
         return array.astype(jnp.int16)
     return array
+
+
+def shapes_beside(operands: Iterable[Any]) -> Callable[..., jax.ShapeDtypeStruct]:
+    """What makes the shapes of a kernel's results: inside `jax.shard_map` they vary over the devices where any operand does, which Pallas wants to be told."""
+    one_of_each = [jnp.ravel(x)[0].astype(bool) for x in operands]
+    together = jax.typeof(functools.reduce(jnp.logical_or, one_of_each))
+    # its name differs from release to release
+    said = {name: getattr(together, name) for name in ("manual_axis_type", "vma") if hasattr(together, name)}
+    known = inspect.signature(jax.ShapeDtypeStruct).parameters
+    return functools.partial(jax.ShapeDtypeStruct, **{name: value for name, value in said.items() if name in known})
 
 
 @functools.cache

@@ -14,6 +14,9 @@ from jax.core import Tracer
 
 from rlscan.spec.calls import Call
 
+# Steps of a CPU's loop between two looks at its condition: beyond this, programs grow and gain nothing.
+UNROLL = 8
+
 
 class Arrays:
     """What the validator asks."""
@@ -43,29 +46,18 @@ class Arrays:
         return isinstance(x, Tracer)
 
 
-class Functions:
-    """What is asked of `jax.numpy` itself, with an exponential that has a derivative of 0 where it overflows: a clip that selects something else would multiply
-    infinity by 0."""
-
-    where, log, sqrt, abs = staticmethod(jnp.where), staticmethod(jnp.log), staticmethod(jnp.sqrt), staticmethod(jnp.abs)
-    broadcast_to, moveaxis = staticmethod(jnp.broadcast_to), staticmethod(jnp.moveaxis)
-
-    @staticmethod
-    @jax.custom_jvp
-    def exp(x: jax.Array) -> jax.Array:
-        return jnp.exp(x)
-
-
-@Functions.exp.defjvp
-def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    y = Functions.exp(*primals)
-    return y, jnp.where(jnp.isinf(y), jnp.zeros((), y.dtype), y) * tangents[0]
+def nonzero(flags: jax.Array) -> jax.Array:
+    """Where flags are set. XLA takes the least numbers for 0 on a CPU, so their bits are looked at, all but the sign, which is shifted out."""
+    if jnp.issubdtype(flags.dtype, jnp.floating):
+        bits = lax.bitcast_convert_type(flags, f"uint{8 * flags.dtype.itemsize}")
+        flags = bits + bits
+    return flags.astype(bool)  # strict dtype promotion compares no boolean with an integer
 
 
 class WholeArrays:
     """Whole-array work, in the dtype computed in."""
 
-    xp, array_type = Functions, jax.Array
+    xp, array_type = jnp, jax.Array
 
     def __init__(self, dtype: str) -> None:
         self.dtype = jnp.dtype(dtype)
@@ -74,10 +66,19 @@ class WholeArrays:
         return jnp.asarray(x, self.dtype)
 
     def flag(self, x: jax.Array) -> jax.Array:
-        return x.astype(bool)  # strict dtype promotion compares no boolean with an integer
+        return nonzero(x)
 
     def constant(self, value: float | bool) -> jax.Array:
         return jnp.asarray(value, bool if isinstance(value, bool) else self.dtype)
+
+    def folded(self, function: Callable[..., jax.Array], total: jax.Array, *arrays: jax.Array) -> jax.Array:
+        def one_more(place: Any, total: jax.Array) -> jax.Array:
+            return function(total, *(lax.dynamic_index_in_dim(array, place, -1, keepdims=False) for array in arrays))
+
+        # written out, a program grows with the number of places, and the time to compile it with its square
+        first = one_more(0, total)
+        rest = arrays[0].shape[-1] - 1
+        return lax.fori_loop(1, 1 + rest, one_more, first, unroll=min(rest, UNROLL)) if rest else first
 
     def numbered(self, length: int) -> jax.Array:
         return jnp.arange(length, dtype=jnp.int32)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import warnings
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +13,7 @@ from jax.experimental import pallas as pl
 from rlscan.jax_pallas import _scan_primitive as scan_primitive
 from rlscan.jax_pallas import kernels
 from rlscan.jax_pallas.arrays import compiled
-from rlscan.jax_pallas.vectorised import by_whole_arrays
+from rlscan.jax_pallas.vectorised import differentiable
 from rlscan.spec.calls import Call
 from rlscan.spec.plan import Plan, plan
 from rlscan.spec.program import program
@@ -45,22 +43,11 @@ def _say_that_it_is_slow() -> None:
 
 @compiled
 def _launch(call: Call, interpret: bool, chosen: Plan) -> tuple[jax.Array, ...]:
-    launches = jax.custom_jvp(functools.partial(_launches, call, interpret, chosen))
-
-    @launches.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
-        """Values by the kernels, and derivatives by `jax.lax`, which JAX differentiates by itself, as often as it is asked to."""
-        return launches(*primals), jax.jvp(functools.partial(_whole_arrays, call), primals, tangents)[1]
-
-    return launches({**call.arrays, **call.numbers})
+    return differentiable(call, functools.partial(_launches, interpret, chosen))
 
 
-def _whole_arrays(call: Call, operands: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
-    given = {"arrays": call.arrays, "numbers": call.numbers}
-    return by_whole_arrays(dataclasses.replace(call, **{kind: {name: operands[name] for name in names} for kind, names in given.items()}))
-
-
-def _launches(call: Call, interpret: bool, chosen: Plan, operands: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
+def _launches(interpret: bool, chosen: Plan, call: Call) -> tuple[jax.Array, ...]:
+    operands = {**call.arrays, **call.numbers}
     recurrence, wiring, code, dtype = call.recurrence, call.wiring, program(call.wiring), jnp.dtype(call.dtype)
     sizes, time, axes = _axes(call)
     used = dict.fromkeys((*code.sources, *code.edges, *([wiring.seed] if wiring.seed else ())))
@@ -83,6 +70,8 @@ def _launches(call: Call, interpret: bool, chosen: Plan, operands: dict[str, jax
         interpret=interpret,
     )
 
+    shaped = scan_primitive.shapes_beside(operands.values())
+
     def run(which: str, *shapes: jax.ShapeDtypeStruct) -> tuple[jax.Array, ...]:
         call_kernel = pl.pallas_call(
             functools.partial(kernels.scan_kernel, which, special),
@@ -97,10 +86,10 @@ def _launches(call: Call, interpret: bool, chosen: Plan, operands: dict[str, jax
     totals, nearest_ends = None, None
     segments = (special.num_rows, chosen.segments)
     if special.split and code.nearest:
-        (nearest_ends,) = run("nearest", jax.ShapeDtypeStruct(segments, jnp.int32))
+        (nearest_ends,) = run("nearest", shaped(segments, jnp.int32))
     if special.split:
-        totals = run("totals", *[jax.ShapeDtypeStruct(segments, dtype)] * 2)
-    return tuple(out.reshape(call.shape) for out in run("results", *[jax.ShapeDtypeStruct(sizes, dtype)] * len(recurrence.output_names)))
+        totals = run("totals", *[shaped(segments, dtype)] * 2)
+    return tuple(out.reshape(call.shape) for out in run("results", *[shaped(sizes, dtype)] * len(recurrence.output_names)))
 
 
 def _axes(call: Call) -> tuple[tuple[int, ...], int, dict[str, tuple[int, ...]]]:

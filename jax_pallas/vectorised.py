@@ -5,6 +5,7 @@ On a CPU the scan is a loop over time; elsewhere it is a tree, because there a s
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -13,75 +14,77 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rlscan.jax_pallas.arrays import WholeArrays, compiled
+from rlscan.jax_pallas.arrays import UNROLL, WholeArrays, compiled
 from rlscan.spec import coefficients
-from rlscan.spec.binding import bind
 from rlscan.spec.calls import Call
-from rlscan.spec.steps import Steps
-
-# Steps of a CPU's loop between two looks at its condition: beyond this, programs grow and gain nothing.
-UNROLL = 8
+from rlscan.spec.steps import FiniteSteps, Steps
 
 # Rows that are turned at a time on a CPU, and how often at most, which keeps programs small.
 ROWS, TURNS = 64, 32
 
-then = bind(coefficients.then, jnp, jax.Array)
-step = bind(coefficients.step, jnp, jax.Array)
-
-
-class DifferentiableSteps(Steps):
-    """What a rule selects away may be NaN, and the product of NaN with a gradient of 0 is NaN. Functions of elements are therefore
-    differentiated forward, whatever is asked for: what is selected away has a derivative of exactly 0 there, and is selected away itself."""
-
-    def apply(self, function: Any, *taps: Any) -> Any:
-        elementwise = jax.custom_jvp(function)
-
-        @elementwise.defjvp
-        def _(primals: Any, tangents: Any) -> Any:
-            made = elementwise(*primals)
-            total = jax.tree.map(jnp.zeros_like, made)
-            for i, (tap, tangent) in enumerate(zip(primals, tangents, strict=True)):
-                if jnp.issubdtype(tap.dtype, jnp.floating):
-                    of_one = functools.partial(_with_one, function, primals, i)
-                    derivatives = jax.jvp(of_one, (tap,), (jnp.ones_like(tap),))[1]
-                    total = jax.tree.map(functools.partial(_add_product, tangent), total, derivatives)
-            return made, total
-
-        return elementwise(*taps)
-
-
-def _add_product(tangent: jax.Array, total: jax.Array, slope: jax.Array) -> jax.Array:
-    # Where it is NaN or infinite so is the value, which nobody may read; and read backwards, this line has only the slope to tell by.
-    slope = jnp.where(jnp.isfinite(slope), slope, jnp.zeros((), slope.dtype))
-    return total + slope * jnp.broadcast_to(tangent, slope.shape)
-
-
-def _with_one(function: Callable[..., Any], taps: tuple[Any, ...], i: int, x: jax.Array) -> Any:
-    return function(*taps[:i], x, *taps[i + 1 :])
+Step = Callable[..., jax.Array]
 
 
 @compiled
 def by_whole_arrays(call: Call) -> tuple[jax.Array, ...]:
     """The outputs of a call."""
-    steps = DifferentiableSteps(call, WholeArrays(call.dtype))
-    alpha, beta = steps.coefficients()
-    seed = steps.seed()
-    loop = functools.partial(_turned_loop if call.time_axis == len(call.row_shape) == 1 else _loop, backward=call.backward)
-    tree = functools.partial(_tree, backward=call.backward)
+    return differentiable(call, _by_whole_arrays)
+
+
+def differentiable(call: Call, values: Callable[[Call], tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:
+    """What `values` gives for a call, with the derivative of `FiniteSteps`, which JAX finds by itself."""
+
+    def of(operands: dict[str, dict[str, Any]]) -> Call:
+        return dataclasses.replace(call, **operands)
+
+    def finite(operands: dict[str, dict[str, Any]]) -> tuple[jax.Array, ...]:
+        steps = FiniteSteps(of(operands), WholeArrays(call.dtype))
+        return _by_steps(steps, finite=steps.finite)
+
+    outputs = jax.custom_jvp(lambda operands: values(of(operands)))
+
+    @outputs.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        return outputs(*primals), jax.jvp(finite, primals, tangents)[1]
+
+    return outputs({"arrays": dict(call.arrays), "numbers": dict(call.numbers)})
+
+
+def _by_whole_arrays(call: Call) -> tuple[jax.Array, ...]:
+    return _by_steps(Steps(call, WholeArrays(call.dtype)))
+
+
+def _by_steps(steps: Steps, finite: Callable[[jax.Array], jax.Array] = lambda state: state) -> tuple[jax.Array, ...]:
+    """The outputs; `finite` is applied to all that the scan makes."""
+    call = steps.call
+    (alpha, beta), seed = steps.coefficients(), steps.seed()
+    # Inside `jax.shard_map` what is carried from step to step has to vary over the devices where any of these does.
+    seed = jnp.where(alpha[0] == beta[0], seed, seed)
+
+    def then(*maps: jax.Array) -> tuple[jax.Array, ...]:
+        addend, factor = steps.bound(coefficients.then)(*maps)
+        return finite(addend), finite(factor)
+
+    def step(*addend_factor_state: jax.Array) -> jax.Array:
+        return finite(steps.bound(coefficients.step)(*addend_factor_state))
+
+    loop = functools.partial(_turned_loop if call.time_axis == len(call.row_shape) == 1 else _loop, step, backward=call.backward)
+    tree = functools.partial(_tree, then, step, backward=call.backward)
     state = lax.platform_dependent(alpha, beta, seed, cpu=loop, default=tree)
     return steps.outputs(state, steps.beside(state, seed, call.backward))
 
 
-def _turned_loop(alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool) -> jax.Array:
+def _turned_loop(step: Step, alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool) -> jax.Array:
     """The state at every step of batch-major arrays.
 
     Coefficients and outputs are computed in the caller's order, and turned in between: else XLA reads all arguments against theirs.
     """
-    alpha, beta = map(_turned, lax.optimization_barrier((alpha.T, beta.T)))
-    return lax.optimization_barrier(lax.optimization_barrier(_loop(alpha, beta, seed, backward)).T).T
+    # each behind its own: JAX 0.11 can't transpose one of several arrays that are not all differentiated
+    alpha, beta = (_turned(lax.optimization_barrier(array.T)) for array in (alpha, beta))
+    return lax.optimization_barrier(lax.optimization_barrier(_loop(step, alpha, beta, seed, backward)).T).T
 
 
-def _loop(alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool) -> jax.Array:
+def _loop(step: Step, alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool) -> jax.Array:
     """The state at every step."""
 
     def body(state: jax.Array, pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -98,7 +101,7 @@ def _turned(array: jax.Array) -> jax.Array:
     return lax.optimization_barrier(jnp.concatenate([array[first : first + width].T for first in range(0, rows, width)], 1))
 
 
-def _tree(alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool) -> jax.Array:
+def _tree(then: Callable[..., tuple[jax.Array, ...]], step: Step, alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool) -> jax.Array:
     """The state at every step."""
     addend, factor = lax.associative_scan(lambda first, second: then(*first, *second), (alpha, beta), reverse=backward)
     return step(addend, factor, seed[None])

@@ -22,6 +22,7 @@ class Argument:
             the frame; a `number` is a Python number; an `option` is no quantity.
         says: the sentence in the docstring.
         flag: nonzero is True.
+        logarithm: of what is computed with, so that infinity in it is a number like any other.
         low, high: what a number must lie between.
         default: what stands in the signature.
         none_is: the number that `None` stands for.
@@ -31,6 +32,7 @@ class Argument:
     shape: Shape
     says: str
     flag: bool = False
+    logarithm: bool = False
     low: float | None = None
     high: float | None = None
     default: object = REQUIRED
@@ -54,7 +56,7 @@ _ALL = (
     Argument("rewards", "steps", "r_t, the reward of the transition s_t, a_t -> s'_t."),
     Argument("values", "steps", "V_t = V(s_t)."),
     Argument("q_values", "steps", "q_t = Q(s_t, a_t)."),
-    Argument("log_rhos", "steps", "log pi(a_t|s_t) - log mu(a_t|s_t), target over behaviour policy; w_t = exp(log_rhos)."),
+    Argument("log_rhos", "steps", "log pi(a_t|s_t) - log mu(a_t|s_t), target over behaviour policy; w_t = exp(log_rhos).", logarithm=True),
     Argument("inputs", "inputs", "u_t. Axes behind those of the flags are features, each its own row."),
     Argument("addend", "steps", "What each step adds."),
     Argument("factor", "parameter", "What each step multiplies the state by: a number, a 0-d array, or an array of addend's shape."),

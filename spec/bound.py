@@ -83,7 +83,7 @@ import numpy as np
 
 from rlscan.spec import coefficients
 from rlscan.spec.calls import Call
-from rlscan.spec.steps import Steps
+from rlscan.spec.steps import Steps, folded
 from rlscan.spec.taps import Read
 
 U64 = float(np.finfo(np.float64).eps) / 2
@@ -206,6 +206,7 @@ class Arithmetic:
     """The arithmetic of one compute dtype on `Rounded`: an array library for `steps.Steps`."""
 
     array_type = Rounded
+    folded = staticmethod(folded)
 
     def __init__(self, dtype: str) -> None:
         limits = np.finfo(dtype)

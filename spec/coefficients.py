@@ -6,7 +6,7 @@ where each name is read. `xp` is NumPy here; `binding.bind` gives a copy of a fu
 `xp.exp`, positional parameters, tuples and sibling functions (`tests/test_language.py` holds them to it).
 
 What a rule says is not read is selected away before it meets any arithmetic, so that NaN and infinity there reach
-neither a result nor a gradient.
+no result. What is differentiated has no NaN in it, and the forms that are called `finite_` instead (`steps.FiniteSteps`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ Array = xp.ndarray
 def times(factor: Array, x: Array) -> Array:
     """`factor * x`, and 0 where the factor is 0, whatever `x` is: a zero factor is a hard cut (B6)."""
     return factor * xp.where(factor == 0.0, 0.0, x)
+
+
+def finite_times(factor: Array, x: Array) -> Array:
+    """`times` where both are finite: the same number, whose derivative by a factor of 0 is `x`."""
+    return factor * x
 
 
 def cut(factor: Array, where: Array) -> Array:

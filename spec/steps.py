@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,6 +33,9 @@ class WholeArrays(Protocol):
     def constant(self, value: float | bool) -> Any:
         """A 0-d array: a flag, or a number in the dtype computed in."""
 
+    def folded(self, function: Callable[..., Any], total: Any, *arrays: Any) -> Any:
+        """`function(total, *elements)` again and again, for each place along the last axis of the arrays, which is not empty."""
+
     def numbered(self, length: int) -> Any:
         """0 .. length-1, as integers."""
 
@@ -43,8 +49,17 @@ class WholeArrays(Protocol):
         """The running minimum of `place` from the last step to the first, or the running maximum from the first."""
 
 
+def folded(function: Callable[..., Any], total: Any, *arrays: Any) -> Any:
+    """`WholeArrays.folded`, where operations are carried out one by one anyway."""
+    for place in range(arrays[0].shape[-1]):
+        total = function(total, *(array[..., place] for array in arrays))
+    return total
+
+
 class PlacesInNumPy:
     """What has to do with places and not with numbers, in NumPy."""
+
+    folded = staticmethod(folded)
 
     def numbered(self, length: int) -> np.ndarray:
         return np.arange(length)
@@ -86,9 +101,9 @@ class Steps:
     def bound(self, function: Any) -> Any:
         return bind(function, self.library.xp, self.library.array_type)
 
-    def apply(self, function: Any, *taps: Any) -> Any:
-        """A function of the elements of its arguments. Its derivative may need more care than the library has."""
-        return function(*taps)
+    def expectation(self, weights: Any, values: Any) -> Any:
+        """Over the last axis."""
+        return self.library.folded(self.bound(coefficients.expectation), self.library.constant(0.0), weights, values)
 
     def numbers(self) -> Any:
         """t, at every step of every row."""
@@ -138,10 +153,7 @@ class Steps:
             return array
         if read.at == "actions":
             assert isinstance(read.edge, str)
-            probabilities, total = self.array(read.edge), library.constant(0.0)
-            for action in range(array.shape[-1]):
-                total = self.apply(self.bound(coefficients.expectation), total, probabilities[..., action], array[..., action])
-            return total
+            return self.expectation(self.array(read.edge), array)
         edge = self.array(read.edge) if isinstance(read.edge, str) else library.constant(read.edge)  # type: ignore[arg-type]
         array = library.xp.broadcast_to(array, self.shape)
         if read.at not in self.places:
@@ -152,12 +164,9 @@ class Steps:
 
     def coefficients(self) -> tuple[Any, Any]:
         """alpha and beta of every step; those of no step at all where it is not valid."""
-        function, skip = self.bound(self.call.recurrence.coefficients), self.bound(coefficients.skip)
-        taps = [*map(self.tap, self.call.wiring.coefficients)]
-        if self.valid is None:
-            pair = self.apply(function, *taps)
-        else:
-            pair = self.apply(lambda valid, *taps: skip(*function(*taps), valid), self.valid, *taps)
+        pair = self.bound(self.call.recurrence.coefficients)(*map(self.tap, self.call.wiring.coefficients))
+        if self.valid is not None:
+            pair = self.bound(coefficients.skip)(*pair, self.valid)
         alpha, beta = (self.library.xp.broadcast_to(self.library.number(array), self.shape) for array in pair)
         return alpha, beta
 
@@ -168,12 +177,67 @@ class Steps:
 
     def outputs(self, state: Any, state_beyond: Any) -> tuple[Any, ...]:
         """The results from the state at every step and at the one before it in the scan, with time where the caller has it."""
-        function, nothing = self.call.recurrence.outputs, self.bound(coefficients.nothing_where_invalid)
-        known = {STATE: state, STATE_BEYOND: state_beyond}
-        taps = [known[tap] if isinstance(tap, str) else self.tap(tap) for tap in (self.call.wiring.outputs if function else (STATE,))]
-        made = self.bound(function) if function else lambda state: (state,)
-        if self.valid is None:
-            outputs = self.apply(made, *taps)
-        else:
-            outputs = self.apply(lambda valid, *taps: tuple(nothing(output, valid) for output in made(*taps)), self.valid, *taps)
+        function, outputs = self.call.recurrence.outputs, (state,)
+        if function is not None:
+            known = {STATE: state, STATE_BEYOND: state_beyond}
+            outputs = self.bound(function)(*(known[tap] if isinstance(tap, str) else self.tap(tap) for tap in self.call.wiring.outputs))
+        if self.valid is not None:
+            nothing = self.bound(coefficients.nothing_where_invalid)
+            outputs = tuple(nothing(output, self.valid) for output in outputs)
         return tuple(self.library.xp.moveaxis(output, 0, self.call.time_axis) for output in outputs)
+
+
+# What protects from NaN and infinity, and what takes its place where there are none.
+FINITE = {
+    coefficients.times: coefficients.finite_times,
+    coefficients.step: coefficients.finite_step,
+    coefficients.then: coefficients.finite_then,
+}
+
+# What counts as infinite, so that a sum of a few others is finite.
+INFINITE = {"float32": 2.0**124, "float64": 2.0**1020}
+
+
+class _FiniteFunctions:
+    """An array library's, with an exponential that does not overflow: beyond, it is constant."""
+
+    def __init__(self, xp: Any, dtype: str) -> None:
+        self.xp, self.top = xp, math.log(INFINITE[dtype])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.xp, name)
+
+    def exp(self, x: Any) -> Any:
+        return self.xp.exp(self.xp.where(x < self.top, x, self.top))
+
+
+_finite_functions = functools.cache(_FiniteFunctions)
+
+
+class FiniteSteps(Steps):
+    """The taps of what a call is differentiated as: a call in which every number is finite, and which is the same wherever they are.
+
+    What is not finite is replaced by 0, which is a constant, and what protects from it by plain arithmetic. Then 0 times anything is 0,
+    and every rule of differentiation holds as it stands, in any direction and as often as one likes.
+    """
+
+    def bound(self, function: Any) -> Any:
+        return bind(function, _finite_functions(self.library.xp, self.call.dtype), self.library.array_type, replace=FINITE)
+
+    def finite(self, x: Any, logarithm: bool = False) -> Any:
+        """`x`, and a constant where it is not finite: 0, or for logarithms the largest and the least number."""
+        where, most = self.library.xp.where, INFINITE[self.call.dtype]
+        if logarithm:
+            return where(x == x, where(x > most, most, where(x < -most, -most, x)), 0.0)
+        return where(self.library.xp.abs(x) < most, x, 0.0)
+
+    def array(self, name: str) -> Any:
+        array, argument = super().array(name), self.arguments[name]
+        return array if argument.flag else self.finite(array, argument.logarithm)
+
+    def expectation(self, weights: Any, values: Any) -> Any:
+        return self.bound(coefficients.expectation)(self.library.constant(0.0), weights, values).sum(-1)
+
+    def coefficients(self) -> tuple[Any, Any]:
+        alpha, beta = super().coefficients()
+        return self.finite(alpha), self.finite(beta)

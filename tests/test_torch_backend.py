@@ -397,7 +397,7 @@ def test_results_are_written_where_they_are_wanted(recurrence, method, device):
     """Twice, with other contents, so that a prepared call does too; nothing of what was there before is left."""
     variant = variants(recurrence, ("per row",))[-1]
     for shape, axis in (((3, 13), -1), ((13, 3), 0), ((0, 4), -1)):
-        outs: tuple[Any, ...] = ()
+        outs: Any = ()
         for seed in range(3):
             given = tensors(draw(recurrence, variant, shape, axis, seed=seed), device)
             fresh = torch_triton.run(recurrence, given, method)
@@ -495,7 +495,7 @@ def test_kernels_run_on_the_current_stream_and_wait_for_nothing(device):
 @pytest.mark.parametrize("library", ["torch", "numpy"])
 @each_recurrence
 def test_both_libraries_of_whole_arrays(recurrence, library, monkeypatch):
-    """Large arrays and gradients go to PyTorch, all others on a CPU to NumPy, in which long arrays are selected from by their bits."""
+    """Large arrays go to PyTorch, all others on a CPU to NumPy, in which long arrays are selected from by their bits."""
     monkeypatch.setattr(vectorised, "MANY", 0 if library == "torch" else 1 << 20)
     monkeypatch.setattr(Flag, "MANY", 0)
     for number, variant in enumerate(covering(variants(recurrence, ("per row", "per step", "number")))):
@@ -525,20 +525,6 @@ def test_numbers_that_are_not_finite_are_scanned_with_care(shape, axis, monkeypa
     addend[13, 1], addend[7, 0], factor[5, :2] = np.nan, -np.inf, 0.0
     problem = Problem("finite", "", recurrence, arguments)
     assert wrong(problem, as_numpy(run(recurrence, tensors(arguments), "vectorised"))) is None
-
-
-def test_whole_arrays_of_pytorch_have_a_gradient():
-    """It is refused by `run`, and not wrong below."""
-    recurrence = RECURRENCES["gae"]
-    arguments = draw(recurrence, smallest(recurrence, "next_values"), (3, 7))
-    given = tensors(arguments)
-    given["rewards"].requires_grad_()
-    advantages, _ = vectorised.by_whole_arrays(check(recurrence, given, Tensors()))
-    advantages.sum().backward()
-    adjoint = {name: arguments[name] for name in ("terminated", "truncated", "gamma", "lam") if arguments.get(name) is not None}
-    adjoint |= {"inputs": np.ones((3, 7), np.float32), "time_axis": arguments["time_axis"]}
-    expected = run(RECURRENCES["eligibility_traces"], tensors(adjoint), "vectorised")[0]
-    torch.testing.assert_close(given["rewards"].grad, expected)
 
 
 def test_importing_the_backend_does_not_import_triton():

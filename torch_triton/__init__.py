@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-import math
 import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from torch.autograd import forward_ad
 
 from rlscan.spec.calls import check, complete
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.spec.signatures import public_function
-from rlscan.torch_triton.arrays import Tensors, in_forward_mode, like_of
-from rlscan.torch_triton.gradients import by_differentiable_arrays
+from rlscan.torch_triton._private import is_traced
+from rlscan.torch_triton.arrays import DTYPES, Tensors, are_readable, is_differentiated, like_of
+from rlscan.torch_triton.gradients import differentiable
 from rlscan.torch_triton.launch import by_kernels
 from rlscan.torch_triton.out import check_out
 from rlscan.torch_triton.repeated import find, keep
@@ -48,30 +47,27 @@ def run(
 
 
 def _run(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = None, method: Literal["kernels", "vectorised"] | None = None) -> Any:
-    repeated = find(recurrence, arguments) if method is None else None
+    repeated = find(recurrence, arguments) if method is None and not is_traced() else None
     if repeated is not None:
         prepared, given = repeated
         outs = None if out is None else check_out(recurrence, out, prepared.like, prepared.device, arguments.values())
         return recurrence.pack(prepared(given, outs))
     call = check(recurrence, arguments, _TENSORS)
-    if method is None:
+    if not are_readable(call.arrays.values()):
+        method = "vectorised"
+    elif method is None:
         method = "kernels" if call.device.type == "cuda" and _kernels_can_run() else "vectorised"
     outs = None
     if out is not None:
-        like = like_of(call)
-        outs = check_out(
-            recurrence, out, like if method == "kernels" else torch.empty(like.shape, dtype=like.dtype, device="meta"), call.device, call.arrays.values()
-        )
-    if math.prod(call.shape) and any(map(_is_differentiated, call.arrays.values())):
-        return recurrence.pack(by_differentiable_arrays(call, functools.partial(_scan, method)))
+        like = like_of(call) if method == "kernels" else torch.empty(call.shape, dtype=DTYPES[call.dtype], device="meta")
+        outs = check_out(recurrence, out, like, call.device, call.arrays.values())
+    if any(map(is_differentiated, call.arrays.values())):
+        values = by_kernels if method == "kernels" else by_whole_arrays
+        return recurrence.pack(differentiable(call, values, functools.partial(_scan, method)))
     if method == "kernels":
         return recurrence.pack(by_kernels(call, outs, functools.partial(keep, recurrence, arguments)))
     results = by_whole_arrays(call)
     return recurrence.pack(results if outs is None else tuple(one.copy_(result) for one, result in zip(outs, results, strict=True)))
-
-
-def _is_differentiated(array: torch.Tensor) -> bool:
-    return (torch.is_grad_enabled() and array.requires_grad) or (in_forward_mode() and forward_ad.unpack_dual(array).tangent is not None)
 
 
 def _scan(method: Literal["kernels", "vectorised"], alpha: torch.Tensor, beta: torch.Tensor, seed: torch.Tensor, backward: bool) -> torch.Tensor:

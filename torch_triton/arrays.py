@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from torch.autograd import forward_ad
 from torch.masked import MaskedTensor
 
 from rlscan.spec.calls import Call
-from rlscan.spec.steps import PlacesInNumPy, Steps
+from rlscan.spec.steps import PlacesInNumPy, Steps, folded
 from rlscan.spec.taps import Constant, Outside
+from rlscan.torch_triton._private import is_traced, is_transformed
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -24,6 +25,19 @@ Outs = tuple[torch.Tensor, ...]
 def like_of(call: Call) -> torch.Tensor:
     """What every output is like, without memory."""
     return torch.empty_like(call.arrays[call.recurrence.frame.name], dtype=DTYPES[call.dtype], device="meta")
+
+
+def are_readable(arrays: Iterable[torch.Tensor]) -> bool:
+    """Whether these are what they seem, with memory that kernels and NumPy can work in: nothing traces or transforms what is done with them."""
+    dispatch = "__torch_dispatch__"
+    return not is_traced() and not any(is_transformed(x) or getattr(type(x), dispatch) is not getattr(torch.Tensor, dispatch) for x in arrays)
+
+
+def is_differentiated(array: torch.Tensor) -> bool:
+    """Whether a derivative may be wanted; what `torch.func` transforms may be anything inside."""
+    if is_transformed(array) or (torch.is_grad_enabled() and array.requires_grad):
+        return True
+    return in_forward_mode() and forward_ad.unpack_dual(array).tangent is not None
 
 
 def in_forward_mode() -> bool:
@@ -58,25 +72,18 @@ class Tensors:
 
 
 class Functions:
-    """What is asked of `torch` itself, with an exponential that has a derivative of 0 where it overflows: a clip that selects something else would multiply
-    infinity by 0."""
+    """What is asked of `torch` itself."""
 
-    where, log, sqrt, abs = staticmethod(torch.where), staticmethod(torch.log), staticmethod(torch.sqrt), staticmethod(torch.abs)
-    broadcast_to, moveaxis = staticmethod(torch.broadcast_to), staticmethod(torch.moveaxis)
-
-    @staticmethod
-    def exp(x: torch.Tensor) -> torch.Tensor:
-        y = torch.exp(x)
-        if not y.requires_grad and not in_forward_mode():
-            return y
-        overflows = torch.isinf(y)
-        return torch.where(overflows, y.detach(), torch.exp(torch.where(overflows, 0.0, x)))
+    where, exp, log, sqrt, abs = staticmethod(torch.where), staticmethod(torch.exp), staticmethod(torch.log), staticmethod(torch.sqrt), staticmethod(torch.abs)
+    # its `moveaxis` has no rule for `torch.func.vmap`
+    broadcast_to, moveaxis = staticmethod(torch.broadcast_to), staticmethod(torch.movedim)
 
 
 class WholeTensors:
     """Whole-array work, in the dtype computed in."""
 
     xp, array_type = Functions, torch.Tensor
+    folded = staticmethod(folded)
 
     def __init__(self, dtype: str, device: torch.device) -> None:
         self.dtype, self.device = DTYPES[dtype], device
@@ -88,7 +95,8 @@ class WholeTensors:
         return x != 0
 
     def constant(self, value: float | bool) -> torch.Tensor:
-        return torch.full((), value, dtype=torch.bool if isinstance(value, bool) else self.dtype, device=self.device)
+        # `torch.jit.trace` knows no truth value to fill with
+        return torch.full((), float(value), dtype=torch.bool if isinstance(value, bool) else self.dtype, device=self.device)
 
     def numbered(self, length: int) -> torch.Tensor:
         return torch.arange(length, device=self.device)

@@ -1,95 +1,69 @@
-"""Derivatives: coefficients and outputs are differentiated by PyTorch, and the scan by another scan.
+"""Derivatives: the values of a call are those of kernels, NumPy or whole arrays, and their derivatives those of `FiniteSteps`, which PyTorch finds by itself.
 
-The derivative of a linear recurrence in its addends is the recurrence run the other way: with `y_t = alpha_t + beta_t y_(t+1)` and a gradient
-`g_t` that comes in for `y_t`,
+All of it is plain differentiable operations but for the scan. That is linear in its addends, and its derivative in them is the recurrence run the other
+way: with `y_t = alpha_t + beta_t y_(t+1)` and a gradient `g_t` that comes in for `y_t`,
 
     z_t = g_t + beta_(t-1) z_(t-1)        is the gradient of alpha_t,
-    z_t y_(t+1)                           that of beta_t, and 0 where beta_t cuts,
-
-for a loss that is `sum_t g_t y_t` to first order. Both scans are kernels where kernels can run.
-
-What a rule selects away may be NaN, and the product of NaN with a gradient of 0 is NaN. Functions of elements are therefore differentiated
-forward: what is selected away has a derivative of exactly 0 there, and is selected away itself.
+    z_t y_(t+1)                           that of beta_t.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from rlscan.spec import coefficients
-from rlscan.spec.binding import bind
 from rlscan.spec.calls import Call
-from rlscan.spec.steps import Steps
-from rlscan.torch_triton.arrays import Functions, in_forward_mode
+from rlscan.spec.steps import FiniteSteps
+from rlscan.torch_triton.arrays import Outs, WholeTensors
 from rlscan.torch_triton.vectorised import by_torch
-
-times = bind(coefficients.times, Functions, torch.Tensor)
 
 Scan = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
 
 
-def by_differentiable_arrays(call: Call, scan: Scan) -> tuple[torch.Tensor, ...]:
-    """The outputs of a call that has elements, as functions of its tensors; `scan(alpha, beta, seed, backward)` computes one without a derivative."""
+def differentiable(call: Call, values: Callable[[Call], Outs], scan: Scan) -> Outs:
+    """What `values` gives for a call, with a derivative; `scan(alpha, beta, seed, backward)` gives the states of a recurrence without one."""
+    with torch.no_grad():
+        exact = values(dataclasses.replace(call, arrays={name: array.detach() for name, array in call.arrays.items()}))
+    return tuple(_Exactly.apply(value, finite) for value, finite in zip(exact, _finite(call, scan), strict=True))
+
+
+def _finite(call: Call, scan: Scan) -> Outs:
+    """The outputs as differentiable functions of all arrays, right to within rounding where no number is infinite or NaN."""
+    library = WholeTensors(call.dtype, call.device)
+    if 0 in call.shape:
+        nothing = torch.stack([library.number(array.sum()) for array in call.arrays.values()]).sum()
+        return tuple(nothing.expand(call.shape) for _ in call.recurrence.output_names)
+    steps = FiniteSteps(call, library)
 
     def differentiable(alpha: torch.Tensor, beta: torch.Tensor, seed: torch.Tensor, backward: bool) -> torch.Tensor:
-        return _AffineScan.apply(alpha, beta, seed.expand(alpha.shape[1:]), backward, scan)
+        return steps.finite(_AffineScan.apply(alpha, beta, seed, backward, scan))
 
-    return tuple(output.contiguous() for output in by_torch(call, differentiable, _DifferentiableSteps))
-
-
-def beside(state: torch.Tensor, edge: torch.Tensor, backward: bool) -> torch.Tensor:
-    """What the scan has one step before."""
-    return torch.cat([state[1:], edge[None]]) if backward else torch.cat([edge[None], state[:-1]])
+    return by_torch(steps, differentiable)
 
 
-def product(gradient: torch.Tensor, derivative: torch.Tensor) -> torch.Tensor:
-    """Their product, and 0 where one is 0 and the other is not finite."""
-    nothing = ((gradient == 0.0) & ~torch.isfinite(derivative)) | ((derivative == 0.0) & ~torch.isfinite(gradient))
-    return torch.where(nothing, 0.0, gradient) * torch.where(nothing, 0.0, derivative)
+class _Exactly(torch.autograd.Function):
+    """A value with the derivative of another."""
 
-
-class _DifferentiableSteps(Steps):
-    def apply(self, function: Any, *taps: Any) -> Any:
-        if in_forward_mode() or not any(tap.requires_grad for tap in taps):
-            return function(*taps)
-        shape = torch.broadcast_shapes(*(tap.shape for tap in taps))
-        made = _Elementwise.apply(function, *(tap.expand(shape) for tap in taps))
-        return made[0] if function is self.bound(coefficients.expectation) else made
-
-
-class _Elementwise(torch.autograd.Function):
-    """The results of a function of the elements of tensors of one shape, as a tuple."""
+    generate_vmap_rule = True
 
     @staticmethod
-    def forward(function: Callable[..., Any], *taps: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        made = function(*taps)
-        return tuple(result.expand(taps[0].shape).clone() for result in (made if isinstance(made, tuple) else (made,)))
+    def forward(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return value.clone()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        ctx.function, *taps = inputs
-        ctx.save_for_backward(*taps)
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        pass
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        taps, found = ctx.saved_tensors, []
-        for i, tap in enumerate(taps):
-            if not ctx.needs_input_grad[i + 1]:
-                found.append(None)
-                continue
+        return None, gradients[0]
 
-            def of_one(x: torch.Tensor, i: int = i) -> tuple[torch.Tensor, ...]:
-                made = ctx.function(*taps[:i], x, *taps[i + 1 :])
-                return made if isinstance(made, tuple) else (made,)
-
-            # a tangent can't lie where memory is repeated
-            tap = tap.contiguous()
-            derivatives = torch.func.jvp(of_one, (tap,), (torch.ones_like(tap),))[1]
-            found.append(sum(product(gradient, derivative) for gradient, derivative in zip(gradients, derivatives, strict=True)))
-        return None, *found
+    @staticmethod
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> torch.Tensor | None:
+        return tangents[1]
 
 
 class _AffineScan(torch.autograd.Function):
@@ -97,24 +71,23 @@ class _AffineScan(torch.autograd.Function):
 
     @staticmethod
     def forward(alpha: torch.Tensor, beta: torch.Tensor, seed: torch.Tensor, backward: bool, scan: Scan) -> torch.Tensor:
-        with torch.no_grad():
-            return scan(alpha, beta, seed, backward)
+        return scan(alpha.detach(), beta.detach(), seed.detach(), backward)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         _, beta, seed, ctx.along, ctx.scan = inputs
-        ctx.save_for_backward(beta, seed, output)
+        # states are needed for the derivative in beta alone
+        ctx.save_for_backward(beta, *([seed, output] if ctx.needs_input_grad[1] else []))
         ctx.save_for_forward(beta, seed, output)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        beta, seed, state = ctx.saved_tensors
-        (gradient,) = gradients
-        nothing = torch.zeros_like(seed)
-        of_alpha = _AffineScan.apply(gradient, beside(beta, nothing, not ctx.along), nothing, not ctx.along, ctx.scan)
-        before = torch.where(beta == 0.0, 0.0, beside(state, seed, ctx.along))
+        beta, *rest = ctx.saved_tensors
+        nothing = torch.zeros_like(beta[0])
+        of_alpha = _AffineScan.apply(gradients[0], _beside(beta, nothing, not ctx.along), nothing, not ctx.along, ctx.scan)
+        of_beta = of_alpha * _beside(rest[1], rest[0], ctx.along) if rest else None
         last = -1 if ctx.along else 0
-        return of_alpha, times(of_alpha, before), times(beta[last], of_alpha[last]), None, None
+        return of_alpha, of_beta, beta[last] * of_alpha[last], None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> torch.Tensor:
@@ -122,5 +95,17 @@ class _AffineScan(torch.autograd.Function):
         of_alpha, of_beta, of_seed = (
             torch.zeros_like(like) if tangent is None else tangent for tangent, like in zip(tangents[:3], (state, beta, seed), strict=True)
         )
-        before = torch.where(beta == 0.0, 0.0, beside(state, seed, ctx.along))
-        return _AffineScan.apply(of_alpha + times(of_beta, before), beta, of_seed, ctx.along, ctx.scan)
+        return _AffineScan.apply(of_alpha + of_beta * _beside(state, seed, ctx.along), beta, of_seed, ctx.along, ctx.scan)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[torch.Tensor, int]:
+        """More rows, the last ones."""
+        *arrays, backward, scan = args
+        rows = [x.unsqueeze(-1).expand(*x.shape, info.batch_size) if axis is None else x.movedim(axis, -1) for x, axis in zip(arrays, in_dims[:3], strict=True)]
+        return _AffineScan.apply(*rows, backward, scan), rows[0].ndim - 1
+
+
+def _beside(state: torch.Tensor, edge: torch.Tensor, backward: bool) -> torch.Tensor:
+    """What the scan has one step before; 0 for a state that has overflowed, which a factor of 0 may have cut off."""
+    beside = torch.cat([state[1:], edge[None]]) if backward else torch.cat([edge[None], state[:-1]])
+    return torch.nan_to_num(beside, 0.0, 0.0, 0.0)

@@ -17,7 +17,7 @@ from rlscan.spec import coefficients
 from rlscan.spec.binding import bind
 from rlscan.spec.calls import Call
 from rlscan.spec.steps import Steps
-from rlscan.torch_triton.arrays import Functions, HostArrays, HostSteps, WholeTensors
+from rlscan.torch_triton.arrays import Functions, HostArrays, HostSteps, WholeTensors, are_readable
 
 # NumPy's calls cost less, PyTorch's use all cores.
 MANY = 1 << 20
@@ -35,23 +35,17 @@ def by_whole_arrays(call: Call) -> tuple[torch.Tensor, ...]:
     if math.prod(call.shape) == 0:
         dtype = WholeTensors(call.dtype, call.device).dtype
         return tuple(torch.empty(call.shape, dtype=dtype, device=call.device) for _ in call.recurrence.output_names)
-    if call.device.type == "cpu" and math.prod(call.shape) < MANY and all(map(_is_plain, call.arrays.values())):
+    if call.device.type == "cpu" and math.prod(call.shape) < MANY and are_readable(call.arrays.values()):
         with np.errstate(all="ignore"):
             return tuple(torch.from_numpy(np.ascontiguousarray(output)) for output in _by_numpy(call))
-    return tuple(output.contiguous() for output in by_torch(call, _scan))
+    return tuple(output.contiguous() for output in by_torch(Steps(call, WholeTensors(call.dtype, call.device)), _scan))
 
 
-def _is_plain(array: torch.Tensor) -> bool:
-    """It has memory, and takes no part in a derivative."""
-    return type(array) is torch.Tensor and not (torch.is_grad_enabled() and array.requires_grad)
-
-
-def by_torch(call: Call, scan: Callable[..., torch.Tensor], kind: type[Steps] = Steps) -> tuple[torch.Tensor, ...]:
+def by_torch(steps: Steps, scan: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The outputs by PyTorch's operations; `scan(alpha, beta, seed, backward)` gives the state at every step."""
-    steps = kind(call, WholeTensors(call.dtype, call.device))
     (alpha, beta), seed = steps.coefficients(), steps.seed()
-    state = scan(alpha, beta, seed, call.backward)
-    return steps.outputs(state, steps.beside(state, seed, call.backward))
+    state = scan(alpha, beta, seed, steps.call.backward)
+    return steps.outputs(state, steps.beside(state, seed, steps.call.backward))
 
 
 def _by_numpy(call: Call) -> tuple[np.ndarray, ...]:
