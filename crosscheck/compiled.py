@@ -88,6 +88,15 @@ def prepared(build: Build) -> tuple[Call, Any, dict[str, Any]]:
     return call, ready, ready.passed({**call.arrays, **call.numbers}, outs)
 
 
+def lower_for_cuda(function: Any, *operands: Any) -> Any:
+    """Lower a jitted function for CUDA on a machine that may have no GPU; newer JAX asks the abstract mesh which GPU is meant."""
+    import jax
+
+    device = jax.sharding.AbstractDevice(device_kind="NVIDIA H200", num_cores=None, platform="gpu")
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device)):
+        return function.trace(*operands).lower(lowering_platforms=("cuda",))
+
+
 def compile_pallas(build: Build) -> tuple[Call, Plan, list[tuple[str, Any, tuple[str, ...]]]]:
     """The call of a build, its plan, and of each kernel its pass, the compiled kernel, and what its parameters point to.
 
@@ -112,7 +121,7 @@ def compile_pallas(build: Build) -> tuple[Call, Plan, list[tuple[str, Any, tuple
         calls.append(check(recurrence, {**given, **arrays}, Arrays()))
         return launch.by_kernels(calls[-1], interpret=False)
 
-    module: Any = jax.jit(traced).trace(arrays).lower(lowering_platforms=("cuda",)).compiler_ir()
+    module: Any = lower_for_cuda(jax.jit(traced), arrays).compiler_ir()
     (call, *_) = calls
     code = program(call.wiring)
     # a dictionary's items come to a kernel in the order of their names

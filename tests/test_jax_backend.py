@@ -17,6 +17,7 @@ chex = pytest.importorskip("chex")
 pytest.importorskip("rlscan.jax_pallas._scan_primitive")
 
 from rlscan import jax_pallas  # noqa: E402
+from rlscan.crosscheck.compiled import lower_for_cuda  # noqa: E402
 from rlscan.crosscheck.draw import FLAG_DTYPES, FORMS, draw, variants  # noqa: E402
 from rlscan.jax_pallas import launch  # noqa: E402
 from rlscan.jax_pallas import vectorised as whole_arrays  # noqa: E402
@@ -209,13 +210,6 @@ def test_the_plan_is_that_of_a_row_major_tensor(shape):
         call = checked(recurrence, in_jax(draw(recurrence, variants(recurrence)[0], shape, time_axis)))
         place = geometry(call, {name: (array.shape, contiguous(array.shape)) for name, array in call.arrays.items()}, contiguous(shape))
         assert launch._plan(call) == plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps, program(call.wiring).reads)
-
-
-def lower_for_cuda(function, *operands):
-    """Lower a jitted function for CUDA on a machine that may have no GPU; newer JAX asks the abstract mesh which GPU is meant."""
-    device = jax.sharding.AbstractDevice(device_kind="NVIDIA H200", num_cores=None, platform="gpu")
-    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device)):
-        return function.trace(*operands).lower(lowering_platforms=("cuda",))
 
 
 def lowered_kernels(recurrence, arguments, chosen=None):
@@ -412,14 +406,16 @@ def test_several_devices():
 
 def test_kernels_can_be_traced_inside_shard_map():
     """Pallas wants to be told over which devices their results vary."""
-    mesh = jax.sharding.AbstractMesh((2,), ("rows",))
+    mesh, rows = jax.sharding.AbstractMesh((2,), ("rows",)), jax.sharding.PartitionSpec("rows")
 
     def advantages(rewards):
         arguments = {"rewards": rewards, "values": rewards, "terminated": jnp.zeros_like(rewards), "next_values": rewards, "gamma": 0.5, "lam": 0.5}
         return with_plan(RECURRENCES["gae"], arguments, None, interpret=False)[0]
 
-    spread = jax.shard_map(advantages, mesh=mesh, in_specs=jax.sharding.PartitionSpec("rows"), out_specs=jax.sharding.PartitionSpec("rows"))
-    assert jax.eval_shape(spread, jnp.ones((4, 600))).shape == (4, 600)
+    spread = jax.shard_map(advantages, mesh=mesh, in_specs=rows, out_specs=rows)
+    with jax.sharding.use_abstract_mesh(mesh):
+        rewards = jax.ShapeDtypeStruct((4, 600), jnp.float32, sharding=jax.sharding.NamedSharding(mesh, rows))
+        assert jax.eval_shape(spread, rewards).shape == (4, 600)
 
 
 @pytest.mark.parametrize(

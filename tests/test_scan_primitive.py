@@ -9,6 +9,8 @@ import warnings
 import numpy as np
 import pytest
 
+from rlscan.crosscheck.compiled import lower_for_cuda
+
 jax = pytest.importorskip("jax")
 jnp = pytest.importorskip("jax.numpy")
 pl = pytest.importorskip("jax.experimental.pallas")
@@ -88,13 +90,6 @@ def in_pallas(combine, *, axis, reverse, interpret=False, compiler_params=None):
         )(*operands)
 
     return jax.jit(call)
-
-
-def lower_for_cuda(function, *operands):
-    """Lower a jitted function for CUDA on a machine that may have no GPU; newer JAX asks the abstract mesh which GPU is meant."""
-    device = jax.sharding.AbstractDevice(device_kind="NVIDIA H200", num_cores=None, platform="gpu")
-    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device)):
-        return function.trace(*operands).lower(lowering_platforms=("cuda",))
 
 
 def triton_ir(lowered):

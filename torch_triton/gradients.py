@@ -15,10 +15,14 @@ from typing import Any
 
 import torch
 
+from rlscan.spec import coefficients
+from rlscan.spec.binding import bind
 from rlscan.spec.calls import Call
 from rlscan.spec.steps import FiniteSteps
-from rlscan.torch_triton.arrays import Outs, WholeTensors
+from rlscan.torch_triton.arrays import Functions, Outs, WholeTensors
 from rlscan.torch_triton.vectorised import by_torch
+
+times, step = (bind(function, Functions, torch.Tensor) for function in (coefficients.finite_times, coefficients.finite_step))
 
 Scan = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
 
@@ -85,9 +89,9 @@ class _AffineScan(torch.autograd.Function):
         beta, *rest = ctx.saved_tensors
         nothing = torch.zeros_like(beta[0])
         of_alpha = _AffineScan.apply(gradients[0], _beside(beta, nothing, not ctx.along), nothing, not ctx.along, ctx.scan)
-        of_beta = of_alpha * _beside(rest[1], rest[0], ctx.along) if rest else None
+        of_beta = times(of_alpha, _beside(rest[1], rest[0], ctx.along)) if rest else None
         last = -1 if ctx.along else 0
-        return of_alpha, of_beta, beta[last] * of_alpha[last], None, None
+        return of_alpha, of_beta, times(beta[last], of_alpha[last]), None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> torch.Tensor:
@@ -95,7 +99,7 @@ class _AffineScan(torch.autograd.Function):
         of_alpha, of_beta, of_seed = (
             torch.zeros_like(like) if tangent is None else tangent for tangent, like in zip(tangents[:3], (state, beta, seed), strict=True)
         )
-        return _AffineScan.apply(of_alpha + of_beta * _beside(state, seed, ctx.along), beta, of_seed, ctx.along, ctx.scan)
+        return _AffineScan.apply(step(of_alpha, of_beta, _beside(state, seed, ctx.along)), beta, of_seed, ctx.along, ctx.scan)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[torch.Tensor, int]:
