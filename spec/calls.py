@@ -269,7 +269,7 @@ class _Checker:
                     "expected_next_q",
                     f"or both next_q_values and next_policy must be given, and not all three; given: {self.listed('expected_next_q', *both)}",
                 )
-            if len({self.shapes[name] for name in both}) > 1:
+            if both and self.shapes[both[0]] != self.shapes[both[1]]:
                 what = f"has shape {self.shapes['next_policy']}; wanted the shape of next_q_values, {self.shapes['next_q_values']}"
                 raise self.wrong(ValueError, "next_policy", what)
         if "starts" in self.arguments:

@@ -40,7 +40,8 @@ def installed(framework):
 def test_kernels_take_what_is_recorded(now, name):
     if not footprint.comparable(STORED, now, name):
         pytest.skip(f"registers and instructions differ with each version, and were recorded with {STORED['versions']}")
-    changed = footprint.differences(only(STORED, name), only(now, name))
+    # another JAX is no change of what Triton makes
+    changed = footprint.differences({**only(STORED, name), "versions": {}}, {**only(now, name), "versions": {}})
     assert not changed, "\n".join((UPDATE, *changed))
 
 

@@ -16,6 +16,7 @@ from rlscan.torch_triton._private import is_traced
 from rlscan.torch_triton.arrays import DTYPES, Tensors, are_readable, is_differentiated, like_of
 from rlscan.torch_triton.gradients import differentiable
 from rlscan.torch_triton.launch import by_kernels
+from rlscan.torch_triton.operators import define, given_to
 from rlscan.torch_triton.out import check_out
 from rlscan.torch_triton.repeated import find, keep
 from rlscan.torch_triton.vectorised import by_whole_arrays
@@ -47,6 +48,9 @@ def run(
 
 
 def _run(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = None, method: Literal["kernels", "vectorised"] | None = None) -> Any:
+    if torch.compiler.is_compiling() and out is None and method is None and recurrence.name in _OPERATORS:
+        made = _OPERATORS[recurrence.name](*given_to(recurrence, arguments))
+        return made if _RESULTS[recurrence.name] is None else _RESULTS[recurrence.name](*made)
     repeated = find(recurrence, arguments) if method is None and not is_traced() else None
     if repeated is not None:
         prepared, given = repeated
@@ -88,6 +92,9 @@ def _kernels_can_run() -> bool:
     warnings.warn(f"{what}; whole-array PyTorch takes their place", RuntimeWarning, stacklevel=4)
     return False
 
+
+_OPERATORS = {name: define(recurrence, _run, functools.partial(_scan, "vectorised")) for name, recurrence in RECURRENCES.items()}
+_RESULTS: dict[str, Any] = {name: recurrence.result_type for name, recurrence in RECURRENCES.items()}
 
 for _recurrence in RECURRENCES.values():
     globals()[_recurrence.name] = public_function(_recurrence, _run, __name__, "torch.Tensor", out=True)

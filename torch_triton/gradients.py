@@ -31,10 +31,10 @@ def differentiable(call: Call, values: Callable[[Call], Outs], scan: Scan) -> Ou
     """What `values` gives for a call, with a derivative; `scan(alpha, beta, seed, backward)` gives the states of a recurrence without one."""
     with torch.no_grad():
         exact = values(dataclasses.replace(call, arrays={name: array.detach() for name, array in call.arrays.items()}))
-    return tuple(_Exactly.apply(value, finite) for value, finite in zip(exact, _finite(call, scan), strict=True))
+    return tuple(_Exactly.apply(value, other) for value, other in zip(exact, finite(call, scan), strict=True))
 
 
-def _finite(call: Call, scan: Scan) -> Outs:
+def finite(call: Call, scan: Scan) -> Outs:
     """The outputs as differentiable functions of all arrays, right to within rounding where no number is infinite or NaN."""
     library = WholeTensors(call.dtype, call.device)
     if 0 in call.shape:

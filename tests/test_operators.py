@@ -1,0 +1,93 @@
+"""The operators that PyTorch's compilers record."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from rlscan import torch_triton  # noqa: E402
+from rlscan.crosscheck.backends import tensor  # noqa: E402
+from rlscan.crosscheck.draw import draw, variants  # noqa: E402
+from rlscan.crosscheck.scenarios import covering  # noqa: E402
+from rlscan.spec.calls import complete  # noqa: E402
+from rlscan.spec.recurrences import RECURRENCES  # noqa: E402
+from rlscan.torch_triton.operators import given_to  # noqa: E402
+
+each_recurrence = pytest.mark.parametrize("recurrence", RECURRENCES.values(), ids=RECURRENCES)
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    torch._dynamo.reset()
+
+
+def arguments(recurrence, variant, device, shape=(3, 7), axis=-1, seed=0):
+    drawn = draw(recurrence, variant, shape, axis, seed=seed)
+    return {name: tensor(x, device, "float32") if isinstance(x, np.ndarray) else x for name, x in drawn.items()}
+
+
+def results(found):
+    return found if isinstance(found, tuple) else (found,)
+
+
+def wanting(given):
+    return {name: x.clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for name, x in given.items()}
+
+
+def gradients(made, given):
+    loss = sum(out.nan_to_num().sin().sum() for out in results(made))
+    wanted = [x for x in given.values() if isinstance(x, torch.Tensor) and x.requires_grad]
+    return torch.autograd.grad(loss, wanted, allow_unused=True)
+
+
+@each_recurrence
+def test_a_compiled_function_is_one_graph_with_the_same_results_and_gradients(recurrence, device):
+    operation = getattr(torch_triton, recurrence.name)
+    compiled = torch.compile(lambda **given: operation(**given), fullgraph=True, backend="aot_eager")
+    for number, variant in enumerate(covering(variants(recurrence, ("number", "per step")))):
+        torch._dynamo.reset()  # each has a program of its own, and there is a limit to their number
+        given = arguments(recurrence, variant, device, *(((3, 7), -1), ((7, 3), 0))[number % 2], seed=number)
+        made, eager = compiled(**given), operation(**given)
+        assert type(made) is type(eager)
+        assert all(torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0)) for one, other in zip(results(made), results(eager), strict=True))
+        if number < 2:
+            one, other = wanting(given), wanting(given)
+            for mine, theirs in zip(gradients(compiled(**one), one), gradients(operation(**other), other), strict=True):
+                torch.testing.assert_close(mine, torch.zeros_like(mine) if theirs is None else theirs)
+
+
+@each_recurrence
+def test_the_operator_keeps_pytorch_s_rules(recurrence, device):
+    """Its schema is true, nothing is written or aliased, shapes are known without values, and it has a derivative where it says so."""
+    given = arguments(recurrence, variants(recurrence, ("per step",))[0], device)
+    operator = getattr(torch.ops.rlscan, recurrence.name).default
+    torch.library.opcheck(operator, tuple(given_to(recurrence, complete(recurrence, wanting(given)))))
+
+
+def test_other_sizes_are_one_program(device):
+    compiled = torch.compile(lambda r, d, v: torch_triton.gae(r, r, terminated=d, next_values=v).advantages * 2, fullgraph=True, dynamic=True, backend="eager")
+    for shape in ((3, 7), (5, 11), (8, 2)):
+        r, v, d = torch.randn(shape, device=device), torch.randn(shape, device=device), torch.rand(shape, device=device) < 0.3
+        torch.testing.assert_close(compiled(r, d, v), torch_triton.gae(r, r, terminated=d, next_values=v).advantages * 2)
+
+
+def test_a_mistake_is_named_when_it_is_compiled(device):
+    compiled = torch.compile(lambda r, d: torch_triton.discounted_returns(r, terminated=d), fullgraph=True, backend="eager")
+    with pytest.raises(Exception, match="discounted_returns: terminated has shape"):
+        compiled(torch.zeros(3, 7, device=device), torch.zeros(3, 6, device=device))
+    for gamma in (True, "0.5"):
+        with pytest.raises(Exception, match="discounted_returns: gamma is a"):
+            torch.compile(lambda r, gamma: torch_triton.discounted_returns(r, terminated=r, gamma=gamma), fullgraph=True, backend="eager")(
+                torch.zeros(3), gamma
+            )
+
+
+def test_an_exported_program_contains_the_operator(device):
+    class Advantages(torch.nn.Module):
+        def forward(self, rewards, values, terminated, bootstrap_value):
+            return torch_triton.gae(rewards, values, terminated=terminated, bootstrap_value=bootstrap_value, gamma=0.9).advantages
+
+    given = (torch.randn(2, 5, device=device), torch.randn(2, 5, device=device), torch.zeros(2, 5, device=device), torch.randn(2, device=device))
+    exported = torch.export.export(Advantages(), given)
+    assert any(node.target is torch.ops.rlscan.gae.default for node in exported.graph.nodes)
+    torch.testing.assert_close(exported.module()(*given), Advantages()(*given))
