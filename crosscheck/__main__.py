@@ -99,7 +99,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
 
     report = commands.add_parser("report", help="render the JSON of a run, or of a benchmark, as a Markdown page and its plots")
     report.add_argument("json", type=Path, metavar="FILE.json")
-    report.add_argument("--to", type=_to_write, metavar="FILE.md", help="default: standard output")
+    report.add_argument("--to", type=_page_to_write, metavar="FILE.md", help="default: standard output")
     report.set_defaults(command=_report)
 
     docs = commands.add_parser("docs", help="write the page of the recurrences from their declarations")
@@ -156,6 +156,12 @@ def _to_write(text: str) -> Path:
     if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"{text} can't be written")
     return file
+
+
+def _page_to_write(text: str) -> Path:
+    if not text.endswith(".md"):
+        raise argparse.ArgumentTypeError(f"{text} does not end in .md; the plots beside it are named after it")
+    return _to_write(text)
 
 
 def _shapes(text: str) -> tuple[tuple[int, int], ...]:

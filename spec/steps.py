@@ -213,6 +213,9 @@ class _FiniteFunctions:
 
 _finite_functions = functools.cache(_FiniteFunctions)
 
+FAR = 2.0**20
+"""Times its highest value, a number counts as infinite in what is differentiated."""
+
 
 class FiniteSteps(Steps):
     """The taps of what a call is differentiated as: a call in which every number is finite, and which is the same wherever they are.
@@ -224,19 +227,21 @@ class FiniteSteps(Steps):
     def bound(self, function: Any) -> Any:
         return bind(function, _finite_functions(self.library.xp, self.call.dtype), self.library.array_type, replace=FINITE)
 
-    def finite(self, x: Any, logarithm: bool = False) -> Any:
+    def finite(self, x: Any, logarithm: bool = False, most: float | None = None) -> Any:
         """`x`, and a constant where it is not finite: 0, or for logarithms the largest and the least number."""
-        where, most = self.library.xp.where, INFINITE[self.call.dtype]
+        where, most = self.library.xp.where, most or INFINITE[self.call.dtype]
         if logarithm:
             return where(x == x, where(x > most, most, where(x < -most, -most, x)), 0.0)
         return where(self.library.xp.abs(x) < most, x, 0.0)
 
     def array(self, name: str) -> Any:
         array, argument = super().array(name), self.arguments[name]
-        return array if argument.flag else self.finite(array, argument.logarithm)
+        # what is far beyond its range is nothing that is read, and products of such numbers would overflow
+        most = None if argument.high is None else FAR * argument.high
+        return array if argument.flag else self.finite(array, argument.logarithm, most)
 
     def expectation(self, weights: Any, values: Any) -> Any:
-        return self.bound(coefficients.expectation)(self.library.constant(0.0), weights, values).sum(-1)
+        return self.finite(self.bound(coefficients.expectation)(self.library.constant(0.0), weights, values).sum(-1))
 
     def coefficients(self) -> tuple[Any, Any]:
         alpha, beta = super().coefficients()

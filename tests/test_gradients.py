@@ -417,9 +417,11 @@ def test_reverse_mode_in_a_level_of_forward_mode():
     loss = by.loss(*tensors)
     with forward_ad.dual_level():
         outside = by.named(torch.autograd.grad(loss, tensors, allow_unused=True, materialize_grads=True))
-        for found in (by.first(), outside):
-            for name in wanted:
-                np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
+        inside = by.first()
+    for name in wanted:
+        np.testing.assert_array_equal(outside[name], wanted[name], err_msg=name)
+        # within a level the scan adds up in another order; what is exactly 0 stays so
+        np.testing.assert_allclose(inside[name], wanted[name], rtol=1e-12, atol=0, err_msg=name)
 
 
 @pytest.mark.parametrize("shape", [(3, 0), (0, 3)], ids=str)
@@ -533,3 +535,56 @@ def test_a_program_of_jax_does_not_grow_with_the_number_of_actions(method):
         return str(jax.make_jaxpr(jax.value_and_grad(loss))(many)).count(" = ")
 
     assert length(600) == length(40)
+
+
+def test_forward_mode_within_forward_mode():
+    """1 + g + ... of three rewards of 1 is 3 + 2 g + g^2 in all, whose second derivative is 2; the second of sums of sines are minus sines of sums."""
+    rewards, g = torch.ones(3, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64)
+
+    def returns(g):
+        return torch_triton.discounted_returns(rewards, terminated=torch.zeros(3), gamma=g).sum()
+
+    ways = [torch.func.jacfwd, torch.func.grad]
+    for outer, inner in itertools.product(ways, ways):
+        torch.testing.assert_close(outer(inner(returns))(g), torch.tensor(2.0, dtype=torch.float64))
+    x = torch.tensor([0.3, 0.6, 0.9], dtype=torch.float64)
+    found = torch.func.jacfwd(torch.func.jacfwd(lambda x: torch_triton.affine_scan(x.sin(), 0.5).sum()))(x)
+    torch.testing.assert_close(found, torch.diag(-x.sin() * torch.tensor([1.75, 1.5, 1.0], dtype=torch.float64)))
+
+
+GARBAGE = {
+    # gamma = 1/2, lam and ratios 1, q = 1 and E = 2 elsewhere: target_t = q_t + D_t, D_t = 1 + E_t / 2 - 1 + [not over] D_(t+1) / 2 at the steps that count
+    "padding": ({"valid": [1.0, 0.0, 1.0]}, [1.0, 0.0, 1.5], 6.0),
+    "an end": ({"terminated": [0.0, 1.0, 0.0]}, [1.0, 1.5, 1.0], 4.0),
+}
+
+
+@each_backend
+@pytest.mark.parametrize(("given", "by_rewards", "by_gamma"), GARBAGE.values(), ids=GARBAGE)
+def test_numbers_that_would_overflow_where_nothing_reads_them(given, by_rewards, by_gamma, backend):
+    """Finite ones, whose products are not."""
+    retrace, garbage = RECURRENCES["retrace"], np.array([[1, 1], [1e30, 1e30], [1, 1]], np.float32)
+    arguments = {
+        "log_rhos": np.zeros(3, np.float32),
+        "rewards": np.ones(3, np.float32),
+        "q_values": np.ones(3, np.float32),
+        "terminated": np.zeros(3, np.float32),
+    }
+    arguments |= {name: np.array(x, np.float32) for name, x in given.items()} | {"next_q_values": garbage, "next_policy": garbage}
+    if backend == "torch":
+        rewards, gamma = torch.ones(3, requires_grad=True), torch.tensor(0.5, requires_grad=True)
+        tensors = {name: torch.from_numpy(x) for name, x in arguments.items()}
+        made = torch_triton.run(retrace, tensors | {"rewards": rewards, "gamma": gamma}, "vectorised")
+        found = torch.autograd.grad(made.targets.sum(), [rewards, gamma])
+    else:
+        import jax
+
+        from rlscan import jax_pallas
+
+        def loss(rewards, gamma):
+            return jax_pallas.run(retrace, arguments_in_jax | {"rewards": rewards, "gamma": gamma}, "vectorised").targets.sum()
+
+        arguments_in_jax = {name: jax.numpy.asarray(x) for name, x in arguments.items()}
+        found = jax.grad(loss, (0, 1))(jax.numpy.ones(3), jax.numpy.float32(0.5))
+    np.testing.assert_array_equal(np.asarray(found[0]), by_rewards)
+    assert float(found[1]) == by_gamma

@@ -1,6 +1,7 @@
 """What is particular to tensors: strides, dtypes and devices of inputs and outputs, rows split over programs, and calls that are made again."""
 
 import dataclasses
+import fractions
 import itertools
 import subprocess
 import sys
@@ -316,6 +317,7 @@ OTHERS: dict[str, Any] = {
     "a truth value for 1": lambda x: {"time_axis": True},
     "0 for a truth value": lambda x: {"reverse": 0},
     "no option": lambda x: {"reverse": []},
+    "nested": lambda x: {"addend": torch.nested.nested_tensor([x[0], x[1]])},
 }
 
 
@@ -334,6 +336,11 @@ def test_numbers_are_looked_at_each_time(found, device):
             assert found("affine_scan", given | {"factor": number}, {"factor": other}) is None
     summed = {"rewards": given["addend"], "terminated": given["factor"], "gamma": 0.5}
     assert found("discounted_returns", summed, {"gamma": 1.5}) is None
+
+
+@pytest.mark.parametrize("number", [np.float64(0.5), np.float32(0.5), fractions.Fraction(1, 2), float("inf"), float("nan")], ids=str)
+def test_numbers_that_would_not_be_looked_at_again_are_not_kept(number, found, device):
+    assert found("affine_scan", scanned(device) | {"factor": number}, {}) is None
 
 
 def test_what_is_no_plain_tensor_is_not_kept(found, device):
@@ -455,6 +462,33 @@ def test_places_that_results_can_t_be_written_to(change, error, words, device):
         torch_triton.gae(**given, out=first)
     with torch.no_grad():
         torch_triton.gae(**given, out=first)
+        with torch.autograd.forward_ad.dual_level():
+            dual = given | {"rewards": torch.autograd.forward_ad.make_dual(given["rewards"], given["rewards"])}
+            with pytest.raises(ValueError, match="gae: out was given where a gradient is wanted"):
+                torch_triton.gae(**dual, out=first)
+    with torch.inference_mode():
+        made = torch_triton.gae(**given)
+        torch_triton.gae(**given, out=made)
+    with torch.no_grad(), pytest.raises(ValueError, match=r"gae: out has for advantages a tensor of torch\.inference_mode"):
+        torch_triton.gae(**given, out=made)
+
+
+@pytest.mark.parametrize("method", ["vectorised", "kernels"])
+def test_pytorch_knows_that_a_buffer_was_written_to(method, device):
+    """What saved it for its derivative would otherwise use the new contents."""
+    given = {"addend": torch.ones(2, 4, device=device), "factor": 0.5}
+    buffer = torch_triton.run(RECURRENCES["affine_scan"], given, method)
+    loss = (torch.ones(2, 4, device=device, requires_grad=True) * buffer).sum()
+    torch_triton.run(RECURRENCES["affine_scan"], given, method, out=buffer)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((5, 1), -1), ((1, 5), -1), ((5, 1), 0), ((1, 1), 0)])
+def test_strides_of_axes_with_one_element_do_not_matter(shape, axis, device):
+    given = gae_of(shape, axis, device)
+    first = torch_triton.gae(**given)
+    assert torch_triton.gae(**given, out=first).returns is first.returns
 
 
 @pytest.mark.gpu

@@ -19,7 +19,8 @@ from rlscan.spec import coefficients
 from rlscan.spec.binding import bind
 from rlscan.spec.calls import Call
 from rlscan.spec.steps import FiniteSteps
-from rlscan.torch_triton.arrays import Functions, Outs, WholeTensors
+from rlscan.torch_triton import vectorised
+from rlscan.torch_triton.arrays import Functions, Outs, WholeTensors, in_forward_mode
 from rlscan.torch_triton.vectorised import by_torch
 
 times, step = (bind(function, Functions, torch.Tensor) for function in (coefficients.finite_times, coefficients.finite_step))
@@ -31,7 +32,8 @@ def differentiable(call: Call, values: Callable[[Call], Outs], scan: Scan) -> Ou
     """What `values` gives for a call, with a derivative; `scan(alpha, beta, seed, backward)` gives the states of a recurrence without one."""
     with torch.no_grad():
         exact = values(dataclasses.replace(call, arrays={name: array.detach() for name, array in call.arrays.items()}))
-    return tuple(_Exactly.apply(value, other) for value, other in zip(exact, finite(call, scan), strict=True))
+    exactly = _plainly if in_forward_mode() else _Exactly.apply
+    return tuple(exactly(value, other) for value, other in zip(exact, finite(call, scan), strict=True))
 
 
 def finite(call: Call, scan: Scan) -> Outs:
@@ -43,9 +45,16 @@ def finite(call: Call, scan: Scan) -> Outs:
     steps = FiniteSteps(call, library)
 
     def differentiable(alpha: torch.Tensor, beta: torch.Tensor, seed: torch.Tensor, backward: bool) -> torch.Tensor:
+        if in_forward_mode():
+            return steps.finite(vectorised.scan(alpha, beta, seed, backward, steps.bound))
         return steps.finite(_AffineScan.apply(alpha, beta, seed, backward, scan))
 
     return by_torch(steps, differentiable)
+
+
+def _plainly(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """A value with the derivative of another, by plain operations: in forward mode PyTorch forgets what a tangent depends on that a function of ours made."""
+    return value + torch.nan_to_num(other - other.detach(), 0.0, 0.0, 0.0)
 
 
 class _Exactly(torch.autograd.Function):

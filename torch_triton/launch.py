@@ -72,7 +72,11 @@ class Prepared:
 
     def __call__(self, given: Mapping[str, Any], outs: Outs | None = None) -> Outs:
         """The outputs for these tensors and numbers by name; where it repeats, for these addresses and numbers."""
-        outs = outs or tuple([self.new() for _ in range(self.outputs)])
+        if outs:
+            # whoever saved them for a derivative is to know
+            torch.autograd.graph.increment_version([out for out in outs if not out.is_inference()])
+        else:
+            outs = tuple([self.new() for _ in range(self.outputs)])
         if not self.empty:
             if self.elsewhere and torch.cuda.current_device() != self.device.index:
                 with torch.cuda.device(self.device):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rlscan.spec.recurrences import Recurrence
-from rlscan.torch_triton.arrays import Outs, Tensors
+from rlscan.torch_triton.arrays import Outs, Tensors, is_differentiated
 
 _TENSORS = Tensors()
 
@@ -24,18 +24,20 @@ def check_out(recurrence: Recurrence, out: Any, like: torch.Tensor, device: torc
     if len(outs) != len(names) or not all(map(_TENSORS.is_array, outs)):
         wanted = "a torch.Tensor" if len(names) == 1 else f"a tuple of tensors, {', '.join(names)}"
         raise wrong(TypeError, f"is a {type(out).__qualname__}; wanted {wanted}")
-    wanted = (like.dtype, device, tuple(like.shape), like.stride())
+    wanted = (like.dtype, device, tuple(like.shape), _strides(like))
     tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
     for number, one in enumerate(outs):
         if what := _TENSORS.not_dense(one):
             raise wrong(TypeError, f"has for {names[number]} a tensor that is {what}; wanted a dense (strided) torch.Tensor")
-        found = (one.dtype, one.device, tuple(one.shape), one.stride())
+        found = (one.dtype, one.device, tuple(one.shape), _strides(one))
         for what, got, want in zip(("dtype", "device", "shape", "stride"), found, wanted, strict=True):
             if got != want:
                 kind = TypeError if what == "dtype" else ValueError
                 raise wrong(kind, f"has for {names[number]} a tensor of {what} {got}; wanted {want}, as of a fresh result")
-        if torch.is_grad_enabled() and (one.requires_grad or any(x.requires_grad for x in tensors)):
+        if any(map(is_differentiated, (one, *tensors))):
             raise wrong(ValueError, "was given where a gradient is wanted; pass none, or call under torch.no_grad()")
+        if one.is_inference() and not torch.is_inference_mode_enabled():
+            raise wrong(ValueError, f"has for {names[number]} a tensor of torch.inference_mode(), which can be written to only there")
     if like.numel() == 0:
         return outs
     ranges = [*map(_range, outs), *[_range(x) for x in tensors if x.numel() and x.device == device]]
@@ -43,6 +45,11 @@ def check_out(recurrence: Recurrence, out: Any, like: torch.Tensor, device: torc
         if outs[number].is_neg() or any(first < other_end and other_first < end for other_first, other_end in ranges[number + 1 :]):
             raise wrong(ValueError, f"shares the memory of {names[number]} with an argument or another result")
     return outs
+
+
+def _strides(x: torch.Tensor) -> tuple[int, ...]:
+    """Those that matter."""
+    return tuple([stride if size != 1 else 1 for size, stride in zip(x.shape, x.stride(), strict=True)])
 
 
 def _range(x: torch.Tensor) -> tuple[int, int]:

@@ -6,6 +6,7 @@ Nothing is skipped that depends on more than those: numbers are checked each tim
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ from rlscan.torch_triton.arrays import in_forward_mode
 
 # A training loop has a handful of shapes; whoever has hundreds pays the check again.
 MOST = 64
+
+_is_nested = operator.attrgetter("is_nested")
 
 
 @functools.cache
@@ -65,7 +68,8 @@ class Kept:
             if 0 <= arguments[name] <= 1:
                 return None
         tensors = [arguments[name] for name in self.names]
-        if not self.alike(*tensors):
+        # PyTorch's guard asks for strides, which those have none of
+        if any(map(_is_nested, tensors)) or not self.alike(*tensors):
             return None
         try:
             addresses = [x.data_ptr() for x in tensors]
@@ -98,7 +102,10 @@ def find(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, dic
 def keep(recurrence: Recurrence, arguments: Mapping[str, Any], prepared: Any) -> None:
     """To be found again, unless a tensor is none that kernels can read as it lies, or wants a gradient where they are off."""
     tensors = [x for x in arguments.values() if isinstance(x, torch.Tensor)]
-    if all(type(x) is torch.Tensor and not x.is_neg() and not x.requires_grad for x in tensors):
+    plain = all(type(x) is torch.Tensor and not x.is_neg() and not x.requires_grad for x in tensors)
+    numbers = [(arguments[name], low, high) for name, (low, high) in _limits(recurrence).items() if not isinstance(arguments[name], torch.Tensor)]
+    # another number of these types is looked at; one of another type would not be
+    if plain and all(x is None or (type(x) in (float, int) and low <= x <= high) for x, low, high in numbers):
         kept = _kept.setdefault((recurrence, *map(type, arguments.values())), [])
         if len(kept) >= MOST:
             kept.clear()

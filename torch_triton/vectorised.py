@@ -38,7 +38,7 @@ def by_whole_arrays(call: Call) -> tuple[torch.Tensor, ...]:
     if call.device.type == "cpu" and math.prod(call.shape) < MANY and are_readable(call.arrays.values()):
         with np.errstate(all="ignore"):
             return tuple(torch.from_numpy(np.ascontiguousarray(output)) for output in _by_numpy(call))
-    return tuple(output.contiguous() for output in by_torch(Steps(call, WholeTensors(call.dtype, call.device)), _scan))
+    return tuple(output.contiguous() for output in by_torch(Steps(call, WholeTensors(call.dtype, call.device)), scan))
 
 
 def by_torch(steps: Steps, scan: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -109,9 +109,15 @@ def _fill(state: np.ndarray, alpha: np.ndarray, beta: np.ndarray, seed: np.ndarr
         place[...] = seed = step(addend, factor, seed)
 
 
-def _scan(alpha: torch.Tensor, beta: torch.Tensor, seed: torch.Tensor, backward: bool) -> torch.Tensor:
+def scan(
+    alpha: torch.Tensor,
+    beta: torch.Tensor,
+    seed: torch.Tensor,
+    backward: bool,
+    bound: Callable[..., Any] = lambda function: bind(function, Functions, torch.Tensor),
+) -> torch.Tensor:
     """The state at every step."""
-    then, step = (bind(function, Functions, torch.Tensor) for function in (coefficients.then, coefficients.step))
+    then, step = bound(coefficients.then), bound(coefficients.step)
     if backward:
         alpha, beta = alpha.flip(0), beta.flip(0)
     length, rows = alpha.shape[0], alpha.shape[1:]
