@@ -243,6 +243,9 @@ def _in_processes(options: argparse.Namespace, header: dict[str, Any], progress:
 
 
 def _bench(options: argparse.Namespace) -> int:
+    if options.add and not options.json:
+        print("--add needs the file to add to: --json FILE", file=sys.stderr)
+        return 2
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     with tempfile.TemporaryDirectory() as name:
         from rlscan.crosscheck import bench, bench_report, counters, ratios
@@ -270,6 +273,9 @@ def _bench(options: argparse.Namespace) -> int:
             except ValueError as error:
                 print(f"can't add to {options.json}: it {error}", file=sys.stderr)
                 return 1
+            except (KeyError, TypeError):
+                print(f"can't add to {options.json}: it is no benchmark's", file=sys.stderr)
+                return 2
         with _progress(plan.work(options.jobs)) as progress:
             for _ in bench.run(plan, found, options.jobs, folder, progress):
                 if options.json:

@@ -339,3 +339,13 @@ def test_nothing_is_counted_without_a_profiler(monkeypatch, capsys):
     monkeypatch.setattr(counters.shutil, "which", lambda name: None)
     assert command.main(["bench", "--quick", "--counters"]) == 1
     assert "ncu, is not on the path" in capsys.readouterr().err
+
+
+def test_there_is_a_benchmark_to_add_to(tmp_path, capsys):
+    assert command.main(["bench", "--quick", "--add"]) == 2
+    assert "--add needs the file" in capsys.readouterr().err
+    file = tmp_path / "other.json"
+    for other in ('{"header": {}}', "[]"):
+        file.write_text(other)
+        assert command.main(["bench", "--groups", "cpu", "--json", str(file), "--add"]) == 2
+        assert "is no benchmark" in capsys.readouterr().err
