@@ -159,9 +159,10 @@ def _to_write(text: str) -> Path:
 
 
 def _page_to_write(text: str) -> Path:
-    if not text.endswith(".md"):
+    file = _to_write(text)
+    if file.suffix != ".md":
         raise argparse.ArgumentTypeError(f"{text} does not end in .md; the plots beside it are named after it")
-    return _to_write(text)
+    return file
 
 
 def _shapes(text: str) -> tuple[tuple[int, int], ...]:

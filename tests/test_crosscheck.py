@@ -387,6 +387,11 @@ def test_where_output_cannot_go_is_said_before_the_work(before, tmp_path, capsys
     assert f"{tmp_path} can't be written" in refusal(capsys, *before, str(tmp_path))
 
 
+def test_a_page_is_written_to_the_file_that_is_named_or_to_none(tmp_path, capsys):
+    assert "page.txt does not end in .md" in refusal(capsys, "report", "found.json", "--to", str(tmp_path / "page.txt"))
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_is_given_wrongly_is_said_in_a_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "page.md").write_text("# A page")
     (tmp_path / "other.json").write_text('{"kind": "other"}')
