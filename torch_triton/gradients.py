@@ -52,9 +52,9 @@ def finite(call: Call, scan: Scan) -> Outs:
     return by_torch(steps, differentiable)
 
 
-def _plainly(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _plainly(exact: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """A value with the derivative of another, by plain operations: in forward mode PyTorch forgets what a tangent depends on that a function of ours made."""
-    return value + torch.nan_to_num(other - other.detach(), 0.0, 0.0, 0.0)
+    return exact + torch.nan_to_num(other - other.detach(), 0.0, 0.0, 0.0)
 
 
 class _Exactly(torch.autograd.Function):
