@@ -277,14 +277,17 @@ def _bench(options: argparse.Namespace) -> int:
             except (KeyError, TypeError):
                 print(f"can't add to {options.json}: it is no benchmark's", file=sys.stderr)
                 return 2
-        with _progress(plan.work(options.jobs)) as progress:
-            for _ in bench.run(plan, found, options.jobs, folder, progress):
-                if options.json:
-                    options.json.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
-        if options.counters:
-            found.counters = counters.measured(found)
+
+        def save() -> None:
             if options.json:
                 options.json.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
+
+        with _progress(plan.work(options.jobs)) as progress:
+            for _ in bench.run(plan, found, options.jobs, folder, progress):
+                save()
+        if options.counters:
+            found.counters = counters.measured(found)
+            save()
     if options.ratios:
         ratios.store(found, options.ratios)
     bench_report.show(found)

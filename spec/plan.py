@@ -153,7 +153,7 @@ def plan(layout: Literal["rows", "columns"], num_rows: int, steps: int, reads: i
         positions = min(positions, power_of_two(-(-steps // each)))
     blocks = -(-steps // (positions * each))
     warps = rows * positions // WARP if layout == "rows" else 1
-    segments = max(1, min(tuning.programs[layout == "columns"] // (-(-num_rows // rows) * max(1, warps)), steps // tuning.shortest, tuning.segments))
+    segments = max(1, min(tuning.programs[layout == "columns"] // (-(-num_rows // rows) * warps), steps // tuning.shortest, tuning.segments))
     per_segment = -(-blocks // segments)
     return Plan(layout, rows, positions, each, -(-blocks // per_segment), per_segment, depth)
 

@@ -56,6 +56,11 @@ def folded(function: Callable[..., Any], total: Any, *arrays: Any) -> Any:
     return total
 
 
+def beside(joined: Callable[[Any, Any], Any], array: Any, edge: Any, backward: bool) -> Any:
+    """What an array has one step before in the scan, and `edge`, which has a time axis too, where the scan begins."""
+    return joined(array[1:], edge) if backward else joined(edge, array[:-1])
+
+
 class PlacesInNumPy:
     """What has to do with places and not with numbers, in NumPy."""
 
@@ -112,7 +117,7 @@ class Steps:
     def beside(self, array: Any, edge: Any, backward: bool) -> Any:
         """What is stored at t-1, or at t+1 in a backward recurrence, and `edge` outside the window."""
         edge = self.library.xp.broadcast_to(edge, (1, *self.call.row_shape))[: self.call.steps]
-        return self.library.joined(array[1:], edge) if backward else self.library.joined(edge, array[:-1])
+        return beside(self.library.joined, array, edge, backward)
 
     def nearest_valid_steps(self) -> Any:
         """For each step, the nearest valid one after it, else T, or before it, else -1."""

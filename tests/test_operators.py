@@ -1,5 +1,7 @@
 """The operators that PyTorch's compilers record."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -69,6 +71,14 @@ def test_other_sizes_are_one_program(device):
     for shape in ((3, 7), (5, 11), (8, 2)):
         r, v, d = torch.randn(shape, device=device), torch.randn(shape, device=device), torch.rand(shape, device=device) < 0.3
         torch.testing.assert_close(compiled(r, d, v), torch_triton.gae(r, r, terminated=d, next_values=v).advantages * 2)
+
+
+def test_another_recurrence_of_the_same_name_is_another(device):
+    """Operators are those of the declared recurrences, and not of whatever is called alike."""
+    sums = dataclasses.replace(RECURRENCES["affine_scan"], name="discounted_returns")
+    given = {"addend": torch.ones(2, 5, device=device), "factor": 0.5}
+    compiled = torch.compile(lambda given: torch_triton.run(sums, given), backend="eager")
+    torch.testing.assert_close(compiled(given), torch_triton.run(RECURRENCES["affine_scan"], given))
 
 
 def test_a_mistake_is_named_when_it_is_compiled(device):

@@ -48,7 +48,7 @@ def run(
 
 
 def _run(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = None, method: Literal["kernels", "vectorised"] | None = None) -> Any:
-    if torch.compiler.is_compiling() and out is None and method is None and recurrence.name in _OPERATORS:
+    if torch.compiler.is_compiling() and out is None and method is None and RECURRENCES.get(recurrence.name) is recurrence:
         made = _OPERATORS[recurrence.name](*given_to(recurrence, arguments))
         return made if _RESULTS[recurrence.name] is None else _RESULTS[recurrence.name](*made)
     repeated = find(recurrence, arguments) if method is None and not is_traced() else None
@@ -94,6 +94,7 @@ def _kernels_can_run() -> bool:
 
 
 _OPERATORS = {name: define(recurrence, _run, functools.partial(_scan, "vectorised")) for name, recurrence in RECURRENCES.items()}
+# made beforehand, for compilers can't look into the lock of a cached property
 _RESULTS: dict[str, Any] = {name: recurrence.result_type for name, recurrence in RECURRENCES.items()}
 
 for _recurrence in RECURRENCES.values():

@@ -101,7 +101,8 @@ class WholeTensors:
     def numbered(self, length: int) -> torch.Tensor:
         return torch.arange(length, device=self.device)
 
-    def joined(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    @staticmethod
+    def joined(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         return torch.cat([first, second])
 
     def take(self, array: torch.Tensor, place: torch.Tensor) -> torch.Tensor:

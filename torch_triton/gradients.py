@@ -18,7 +18,7 @@ import torch
 from rlscan.spec import coefficients
 from rlscan.spec.binding import bind
 from rlscan.spec.calls import Call
-from rlscan.spec.steps import FiniteSteps
+from rlscan.spec.steps import FiniteSteps, beside
 from rlscan.torch_triton import vectorised
 from rlscan.torch_triton.arrays import Functions, Outs, WholeTensors, in_forward_mode
 from rlscan.torch_triton.vectorised import by_torch
@@ -120,5 +120,4 @@ class _AffineScan(torch.autograd.Function):
 
 def _beside(state: torch.Tensor, edge: torch.Tensor, backward: bool) -> torch.Tensor:
     """What the scan has one step before; 0 for a state that has overflowed, which a factor of 0 may have cut off."""
-    beside = torch.cat([state[1:], edge[None]]) if backward else torch.cat([edge[None], state[:-1]])
-    return torch.nan_to_num(beside, 0.0, 0.0, 0.0)
+    return torch.nan_to_num(beside(WholeTensors.joined, state, edge[None], backward), 0.0, 0.0, 0.0)

@@ -34,10 +34,10 @@ def check_out(recurrence: Recurrence, out: Any, like: torch.Tensor, device: torc
             if got != want:
                 kind = TypeError if what == "dtype" else ValueError
                 raise wrong(kind, f"has for {names[number]} a tensor of {what} {got}; wanted {want}, as of a fresh result")
-        if any(map(is_differentiated, (one, *tensors))):
-            raise wrong(ValueError, "was given where a gradient is wanted; pass none, or call under torch.no_grad()")
         if one.is_inference() and not torch.is_inference_mode_enabled():
             raise wrong(ValueError, f"has for {names[number]} a tensor of torch.inference_mode(), which can be written to only there")
+    if any(map(is_differentiated, (*outs, *tensors))):
+        raise wrong(ValueError, "was given where a gradient is wanted; pass none, or call under torch.no_grad()")
     if like.numel() == 0:
         return outs
     ranges = [*map(_range, outs), *[_range(x) for x in tensors if x.numel() and x.device == device]]
