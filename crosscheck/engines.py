@@ -5,10 +5,11 @@ An implementation is a function from arrays by name to a tuple of arrays. Three 
 - `events` (PyTorch): CUDA events before and after each call, behind a write of more than twice the L2. The write is long enough
   for the host to queue a call meanwhile, so that the device need not wait for the host. An interval contains the start of the first
   kernel and the gaps between kernels, a few µs in all, and so does that of the copy.
-- `loop`: the time of many (write, call) in a row less that of as many writes, divided by their number. JAX has no events, so
-  there the loop is a `fori_loop` inside one jit. XLA would move a call out of it whose arguments stay the same, and leave out
-  what nobody looks at: so each turn changes one number of one argument, in place, and the loop carries all results. In PyTorch
-  the same loop is one CUDA graph. Both contain one gap between kernels a call, and are what JAX and PyTorch are compared by.
+- `loop`: the time of many (write, call) in a row less that of as many (write, kernel over one number), divided by their number. JAX
+  has no events, so there the loop is a `fori_loop` inside one jit. XLA would move a call out of it whose arguments stay the same, and
+  leave out what nobody looks at: so each turn changes one number of one argument, in place, and the loop carries all results. In
+  PyTorch the same loop is one CUDA graph. What it takes to start a kernel differs, some 5 µs in XLA's loop and 2 in a graph, and cancels
+  out: this is what JAX and PyTorch are compared by. Where a call is several kernels, the starts of all but one are in it.
 - `wall` (on a CPU): the clock, with warm caches.
 
 The write leaves dirty lines in the L2, which whoever comes next has to evict. Between events that is part of each call, and of the
@@ -35,6 +36,8 @@ LOOPED = 50
 """Calls in a loop. Constant, for XLA asks the device whether to go on where it does not know how often."""
 FLUSHED = 4
 """Times the size of the L2 that is written between two calls."""
+PAGES = 2 * 4096
+"""Bytes that the size of a copy is a multiple of: NVIDIA's copies sizes that no large power of two divides at two thirds of the speed."""
 ENOUGH_S = 0.3
 """Seconds for all repetitions of one measurement, beyond the fewest."""
 FEWEST, MOST = 3, 40
@@ -106,6 +109,7 @@ class Engine:
 
     def copy_time(self, size: int, method: str) -> Timing:
         """Of a copy that moves `size` bytes, half of them read and half written."""
+        size = -(-size // PAGES) * PAGES
         if (method, size) not in self.copies:
             taken = self.loop_time if method == "loop" else self.device_time
             self.copies[method, size] = taken(self.copy(size), {"source": self.place(np.zeros(size // 2, np.uint8))})
@@ -195,12 +199,13 @@ class TorchEngine(Engine):
     def loop_time(self, function: Function, operands: Mapping[str, Any]) -> Timing:
         if self.device == "cpu":
             return self.wall_time(function, operands)
-        taken = np.array(self._looped(lambda: function(operands))) - self._writes_alone
+        taken = np.array(self._looped(lambda: function(operands))) - self._with_one_number
         return Timing.of(list(taken), "loop")
 
     @functools.cached_property
-    def _writes_alone(self) -> float:
-        return float(np.median(self._looped(lambda: None)))
+    def _with_one_number(self) -> float:
+        number = self.torch.ones(1, device=self.device)
+        return float(np.median(self._looped(lambda: self.torch.neg(number))))
 
     def _looped(self, call: Callable[[], Any]) -> list[float]:
         """Seconds for a write and a call, each the mean over one replay of a graph."""
@@ -270,8 +275,8 @@ class JaxEngine(Engine):
         self.jax.block_until_ready(results)
 
     def copy(self, size: int) -> Function:
-        """A kernel that XLA makes: it has no copy that it would not leave out."""
-        return lambda operands: (~operands["source"],)
+        """XLA copies what a loop carries twice."""
+        return lambda operands: (operands["source"],)
 
     def device_time(self, function: Function, operands: Mapping[str, Any]) -> Timing:
         return self.loop_time(function, operands)
@@ -279,12 +284,12 @@ class JaxEngine(Engine):
     def loop_time(self, function: Function, operands: Mapping[str, Any]) -> Timing:
         if self.device == "cpu":
             return self.wall_time(function, operands)
-        taken = np.array(self.looped(function, operands)) - self._writes_alone
+        taken = np.array(self.looped(function, operands)) - self._with_one_number
         return Timing.of(list(taken), "loop")
 
     @functools.cached_property
-    def _writes_alone(self) -> float:
-        return float(np.median(self.looped(lambda operands: (), {"one": self.place(np.ones(1, np.float32))})))
+    def _with_one_number(self) -> float:
+        return float(np.median(self.looped(lambda operands: (-operands["one"],), {"one": self.place(np.ones(1, np.float32))})))
 
     def looped(self, function: Function, operands: Mapping[str, Any]) -> list[float]:
         """Seconds for a write and a call, each the mean over one run of the loop."""

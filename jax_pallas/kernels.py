@@ -207,11 +207,22 @@ def parts(special, loaded):
 
 
 def store(special, ref, places, rows, ts, results):
-    places, rows = [across(special, place) for place in places], across(special, rows)
+    places = [across(special, place) for place in places]
+    store_at(
+        special,
+        ref,
+        [tuple(countable(special, t) if axis == special.time else places[axis] for axis in range(len(special.sizes))) for t in ts],
+        rows,
+        ts,
+        results,
+    )
+
+
+def store_at(special, ref, indices, rows, ts, results):
+    rows = across(special, rows)
     groups = [together(special, results[k : k + AT_ONCE]) for k in range(0, len(results), AT_ONCE)] if special.contiguous else results
-    for t, result in zip(ts, groups, strict=True):
-        index = tuple(countable(special, t) if axis == special.time else places[axis] for axis in range(len(special.sizes)))
-        mask = rows & in_window(special, t) if rows is not True else in_window(special, t)
+    for index, t, result in zip(indices, ts, groups, strict=True):
+        mask = _both(rows, in_window(special, t))
         if mask is True:
             plgpu.store(ref.at[index], result)
         else:
@@ -259,19 +270,21 @@ def _both(first, second):
     return second if first is True else first if second is True else first & second
 
 
-def over_actions(special, i, refs, places, rows, q):
-    """The expectation over the actions at the steps from q on, action by action.
+def over_actions(special, i, refs, places, rows, first, position):
+    """The expectation over the actions at the steps from `first` on, action by action.
 
-    Step after step, for then what one action leaves of a piece of memory is still at hand for the next.
+    Step after step, for then what one action leaves of a piece of memory is still at hand for the next; and where that is much, neighbouring lanes take
+    neighbouring steps.
     """
-    name, weights, dtype = special.code.sources[i], special.code.edges[special.code.edge[i]], special.dtype
+    name, weights, dtype, plan = special.code.sources[i], special.code.edges[special.code.edge[i]], special.dtype, special.plan
     num_actions = refs[name].shape[-1]
     at_once = math.gcd(num_actions, 4)
+    is_dealt = special.contiguous and num_actions > at_once and plan.positions > 1
     places, rows = [place if place is None else place[:, None] for place in places], rows if rows is True else rows[:, None]
     some = jnp.arange(at_once, dtype=jnp.int32)[None, :]
     totals = []
-    for k in range(special.plan.steps):
-        t = time(special, q + k)[:, None]
+    for k in range(plan.steps):
+        t = time(special, first - position * (plan.steps - 1) + k * plan.positions if is_dealt else first + k)[:, None]
         within = in_window(special, t)
 
         def add(group, total, t=t, within=within):
@@ -281,7 +294,41 @@ def over_actions(special, i, refs, places, rows, q):
             return total
 
         totals.append(lax.fori_loop(np.int32(0), np.int32(num_actions // at_once), add, jnp.zeros((special.lanes,), dtype)))
-    return totals
+    return dealt(special, totals, position) if is_dealt else totals
+
+
+def dealt(special, x, position):
+    """A tile whose neighbours in time are neighbouring lanes, as one in which they are a position's."""
+    positions, steps = special.plan.positions, special.plan.steps
+    own = []
+    for k in range(steps):
+        source = lax.rem(jnp.arange(positions, dtype=jnp.int32) * steps + k, np.int32(positions))
+        found = taken_positions(special, x[0], source)
+        for i in range(1, steps):
+            found = jnp.where(lax.div(position * steps + k, np.int32(positions)) == i, taken_positions(special, x[i], source), found)
+        own.append(found)
+    return own
+
+
+def kept_index(special, row, t):
+    """Where the first pass leaves for the last what it found at these rows and times, in the order of the layout."""
+    t = countable(special, t)
+    return (across(special, row), t) if special.contiguous else (t, row)
+
+
+def load_kept(special, kept, row, rows, ts):
+    row, rows = across(special, row), across(special, rows)
+    loaded = []
+    for t in ts:
+        mask, index = _both(rows, in_window(special, t)), kept_index(special, row, t)
+        loaded.append(
+            plgpu.load(kept.at[index]) if mask is True else plgpu.load(kept.at[index], mask=jnp.broadcast_to(mask, t.shape), other=jnp.zeros((), kept.dtype))
+        )
+    return parts(special, loaded)
+
+
+def store_kept(special, kept, row, rows, ts, x):
+    store_at(special, kept, [kept_index(special, row, t) for t in ts], rows, ts, x)
 
 
 def columns(x):
@@ -358,9 +405,12 @@ def pinned(x, scratch):
     """x, distributed over threads like what is loaded from `scratch`: a load that never happens stops Triton from spreading the layout in which
     lanes exchange something to all arithmetic that follows."""
     ref, index, never = scratch
-    if ref.dtype != x.dtype:
-        return x
-    return plgpu.load(ref.at[index], mask=never, other=x)
+    if x.dtype == ref.dtype:
+        return plgpu.load(ref.at[index], mask=never, other=x)
+    # as bits of what the scratch holds
+    bits = lax.bitcast_convert_type(x.astype(f"int{8 * ref.dtype.itemsize}"), ref.dtype)
+    bits = plgpu.load(ref.at[index], mask=never, other=bits)
+    return lax.bitcast_convert_type(bits, f"int{8 * ref.dtype.itemsize}").astype(x.dtype)
 
 
 def movable(x, flag):
@@ -435,7 +485,7 @@ def before_segment(which, special, row, position, segment, rows, state, totals, 
     return lax.fori_loop(np.int32(0), lax.div(segment + (at_once - 1), np.int32(at_once)), pass_on, (state, nearest))
 
 
-def scan_kernel(which, special, refs, totals, nearest_ends, *outs):
+def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs):
     """Rows scanned tile by tile; a carry goes from tile to tile.
 
     The pass is "results", or for rows split over programs first "nearest" (each segment's last valid step) and "totals" (each segment as one
@@ -487,7 +537,14 @@ def scan_kernel(which, special, refs, totals, nearest_ends, *outs):
             return state, addend_before, factor_before, nearest_before, trailing, ahead
 
         # what is read at each step, where it is not as it was loaded
-        expected = {i: over_actions(special, i, refs, places, rows, first_here) for i in reads_of if code.at[i] == ACTIONS}
+        over = [i for i in reads_of if code.at[i] == ACTIONS]
+        if special.split and which == "results":
+            expected = {i: load_kept(special, kept, row, rows, ts) for i, kept in zip(over, expectations, strict=True)}
+        else:
+            expected = {i: over_actions(special, i, refs, places, rows, first_here, position) for i in over}
+        if which == "totals":
+            for i, kept in zip(over, outs[2:], strict=True):
+                store_kept(special, kept, row, rows, ts, expected[i])
         carried, beyond_tile = {}, []
         for i, before in zip(trails, trailing, strict=True):
             last = movable(jnp.broadcast_to(converted(loaded[code.behind[i]][-1], code.flag[i], dtype), lanes), code.flag[i])
@@ -535,6 +592,6 @@ def scan_kernel(which, special, refs, totals, nearest_ends, *outs):
     carry = (state, jnp.zeros(lanes, dtype), jnp.ones(lanes, dtype), nearest_before, trailing, ahead)
     _, addend, factor, nearest, _, _ = lax.fori_loop(np.int32(0), np.int32(plan.blocks), tile, carry)
     hand_on = {"totals": (addend, factor), "nearest": (nearest,), "results": ()}[which]
-    for out, value in zip(outs, hand_on, strict=which != "results"):
+    for out, value in zip(outs[: len(hand_on)], hand_on, strict=True):
         # the same from all positions
         plgpu.store(out.at[row, segment], value, mask=None if rows is True else rows)

@@ -16,7 +16,7 @@ from rlscan.jax_pallas.arrays import compiled
 from rlscan.jax_pallas.vectorised import differentiable
 from rlscan.spec.calls import Call
 from rlscan.spec.plan import Plan, plan
-from rlscan.spec.program import program
+from rlscan.spec.program import ACTIONS, program
 
 # Rows are counted in int32, up to the end of the last program's.
 MOST_ROWS = 2**31 - 1024
@@ -33,7 +33,9 @@ def _plan(call: Call) -> Plan:
     steps_are_contiguous = math.prod(call.shape[call.time_axis + 1 :]) == 1 or num_rows == 1 or call.steps == 1
     if not scan_primitive.AVAILABLE:
         _say_that_it_is_slow()
-    return plan("rows" if steps_are_contiguous else "columns", num_rows, call.steps, program(call.wiring).reads, exchange=scan_primitive.AVAILABLE)
+    layout, reads = "rows" if steps_are_contiguous else "columns", program(call.wiring).reads
+    # of a multiprocessor's memory, XLA gives most to shared memory where a kernel has any
+    return plan(layout, num_rows, call.steps, reads, exchange=scan_primitive.AVAILABLE, cached=False)
 
 
 @functools.cache
@@ -81,14 +83,16 @@ def _launches(interpret: bool, chosen: Plan, call: Call) -> tuple[jax.Array, ...
             interpret=interpret,
             name=f"rlscan_{recurrence.name}_{which}",
         )
-        return tuple(call_kernel(refs, totals, nearest_ends))
+        return tuple(call_kernel(refs, totals, nearest_ends, expectations))
 
-    totals, nearest_ends = None, None
+    totals, nearest_ends, expectations = None, None, ()
     segments = (special.num_rows, chosen.segments)
     if special.split and code.nearest:
         (nearest_ends,) = run("nearest", shaped(segments, jnp.int32))
     if special.split:
-        totals = run("totals", *[shaped(segments, dtype)] * 2)
+        steps_of_rows = (special.num_rows, special.steps) if special.contiguous else (special.steps, special.num_rows)
+        addend, factor, *expectations = run("totals", *[shaped(segments, dtype)] * 2, *[shaped(steps_of_rows, dtype)] * code.at.count(ACTIONS))
+        totals = addend, factor
     return tuple(out.reshape(call.shape) for out in run("results", *[shaped(sizes, dtype)] * len(recurrence.output_names)))
 
 

@@ -119,10 +119,14 @@ TUNING = _in_use()
 
 
 @functools.cache
-def plan(layout: Literal["rows", "columns"], num_rows: int, steps: int, reads: int, exchange: bool = True, tuning: Tuning = TUNING) -> Plan:
+def plan(
+    layout: Literal["rows", "columns"], num_rows: int, steps: int, reads: int, exchange: bool = True, cached: bool = True, tuning: Tuning = TUNING
+) -> Plan:
     """The plan for `num_rows` rows of `steps` steps, with so many reads at each step.
 
-    Without `exchange`, it is one in which no position needs to know of another.
+    Without `exchange`, it is one in which no position needs to know of another. Without `cached`, there is little cache beside shared memory, and what a
+    program leaves of a sector is not at hand when its neighbour wants it: it takes whole sectors, of as many rows as a warp. Nothing is added up in
+    another order for that.
     """
     if not exchange:
         each = min(8, power_of_two(steps))
@@ -155,6 +159,8 @@ def plan(layout: Literal["rows", "columns"], num_rows: int, steps: int, reads: i
     warps = rows * positions // WARP if layout == "rows" else 1
     segments = max(1, min(tuning.programs[layout == "columns"] // (-(-num_rows // rows) * warps), steps // tuning.shortest, tuning.segments))
     per_segment = -(-blocks // segments)
+    if layout == "columns" and not cached:
+        rows = WARP
     return Plan(layout, rows, positions, each, -(-blocks // per_segment), per_segment, depth)
 
 

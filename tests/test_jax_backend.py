@@ -153,6 +153,26 @@ def richest(recurrence):
     return max(covering(recurrence), key=lambda variant: len(variant.given))
 
 
+# Lanes take neighbouring steps where actions are more than one load.
+OVER_ACTIONS = [
+    (4, Plan("rows", rows=2, positions=4, steps=4, segments=2, blocks=2)),
+    (6, Plan("rows", rows=2, positions=4, steps=4, segments=1, blocks=2)),
+    (6, Plan("rows", rows=1, positions=2, steps=4, segments=2, blocks=2)),
+    (6, Plan("columns", rows=2, positions=2, steps=2, segments=2, blocks=2)),
+]
+
+
+@pytest.mark.parametrize(("actions", "plan"), OVER_ACTIONS, ids=str)
+def test_the_expectation_over_actions(actions, plan):
+    """Taken in the first pass over rows that are split, and handed on to the last."""
+    recurrence = RECURRENCES["retrace"]
+    variant = min((v for v in variants(recurrence) if v.gives("next_q_values", "next_policy")), key=lambda v: len(v.given) + len(v.options))
+    steps = plan.segments * plan.blocks * plan.block_steps - 3
+    shape, axis = ((3, steps), -1) if plan.layout == "rows" else ((steps, 3), 0)
+    arguments = draw(recurrence, variant, shape, axis, actions=actions, seed=7)
+    agree(recurrence, arguments, with_plan(recurrence, in_jax(arguments), plan))
+
+
 @each_method
 @pytest.mark.parametrize(
     ("name", "shape", "time_axis", "features", "gamma_shape"),

@@ -85,6 +85,28 @@ def test_rows_split_over_programs(recurrence, variant, name, steps, device):
     assert all(np.array_equal(one, two, equal_nan=True) for one, two in zip(results, again, strict=True))
 
 
+# Lanes take neighbouring steps where actions are more than one load.
+OVER_ACTIONS = [
+    (actions, Plan(layout, rows, positions, steps, segments, blocks=2))
+    for actions in (1, 4, 6)
+    for layout, rows, positions, steps in (("rows", 2, 4, 4), ("rows", 1, 2, 8), ("columns", 2, 2, 2))
+    for segments in (1, 2)
+]
+
+
+@pytest.mark.parametrize(("actions", "plan"), OVER_ACTIONS, ids=str)
+def test_the_expectation_over_actions(actions, plan, device):
+    """Taken in the first pass over rows that are split, and handed on to the last."""
+    recurrence = RECURRENCES["retrace"]
+    variant = smallest(recurrence, "next_q_values", "next_policy")
+    steps = plan.segments * plan.blocks * plan.block_steps - 3
+    shape, axis = ((3, steps), -1) if plan.layout == "rows" else ((steps, 3), 0)
+    problem = Problem("actions", str(variant), recurrence, draw(recurrence, variant, shape, axis, actions=actions, seed=7))
+    call, prepared = prepared_call(recurrence, tensors(problem.arguments, device), plan)
+    assert ("expectations" in prepared.scratch) == (plan.segments > 1)
+    assert wrong(problem, as_numpy(prepared({**call.arrays, **call.numbers}))) is None
+
+
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 def test_a_segment_without_a_valid_step_hands_on_what_it_gets(layout, device):
     """The nearest valid step may be several segments away."""

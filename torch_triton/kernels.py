@@ -314,28 +314,86 @@ def load_tile(arrays, row_offsets, q, steps, rows, places, strides, PASS: tl.con
 
 
 @triton.jit
-def over_actions(values, weights, value_offset, weight_offset, q, steps, rows, places, strides, num_actions, PATTERN: tl.constexpr,
-                 ACTION_STRIDES: tl.constexpr, ACTIONS_AT_ONCE: tl.constexpr, VALUES: tl.constexpr, WEIGHTS: tl.constexpr, STEPS: tl.constexpr,
-                 WHOLE: tl.constexpr, BACKWARD: tl.constexpr, COMPUTE: tl.constexpr):  # fmt: skip
-    """The expectation over the actions at the steps from q on, action by action.
+def with_actions(total, value_at, weight_at, actions, stored, strides, ACTION_STRIDES: tl.constexpr, COMPUTE: tl.constexpr):
+    """An expectation, further by one, two or four actions."""
+    values = columns(tl.load(value_at + strided(actions, strides, ACTION_STRIDES[0]), mask=stored, other=0).to(COMPUTE))
+    weights = columns(tl.load(weight_at + strided(actions, strides, ACTION_STRIDES[1]), mask=stored, other=0).to(COMPUTE))
+    for i in tl.static_range(len(values)):
+        total = expectation(total, weights[i], values[i])
+    return total
 
-    Step after step, for then what one action leaves of a piece of memory is still at hand for the next.
+
+@triton.jit
+def over_actions(values, weights, value_offset, weight_offset, first, position, steps, rows, places, strides, num_actions, PATTERN: tl.constexpr,
+                 ACTION_STRIDES: tl.constexpr, ACTIONS_AT_ONCE: tl.constexpr, ONE_GROUP: tl.constexpr, VALUES: tl.constexpr, WEIGHTS: tl.constexpr,
+                 CONTIGUOUS: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, BACKWARD: tl.constexpr,
+                 COMPUTE: tl.constexpr):  # fmt: skip
+    """The expectation over the actions at the steps from `first` on, action by action.
+
+    Step after step, for then what one action leaves of a piece of memory is still at hand for the next; and where that is much, neighbouring lanes take
+    neighbouring steps.
     """
     some = tl.arange(0, ACTIONS_AT_ONCE)[None, :]
+    DEALT: tl.constexpr = CONTIGUOUS and not ONE_GROUP and POSITIONS > 1
     totals = ()
     for k in tl.static_range(STEPS):
-        t = time(q + k, steps, BACKWARD)
+        t = time(first - position * (STEPS - 1) + k * POSITIONS if DEALT else first + k, steps, BACKWARD)
         stored = in_window(t, steps, rows, True, WHOLE, BACKWARD)[:, None]
         value_at = pointers(values, value_offset, t, places, strides, PATTERN, VALUES, False)[:, None]
         weight_at = pointers(weights, weight_offset, t, places, strides, PATTERN, WEIGHTS, False)[:, None]
         total = tl.zeros(t.shape, COMPUTE)
-        for action in range(0, num_actions, ACTIONS_AT_ONCE):
-            value = columns(tl.load(value_at + strided(action + some, strides, ACTION_STRIDES[0]), mask=stored, other=0).to(COMPUTE))
-            weight = columns(tl.load(weight_at + strided(action + some, strides, ACTION_STRIDES[1]), mask=stored, other=0).to(COMPUTE))
-            for i in tl.static_range(ACTIONS_AT_ONCE):
-                total = expectation(total, weight[i], value[i])
+        if ONE_GROUP:
+            # a loop would keep the loads of one step from those of the next
+            total = with_actions(total, value_at, weight_at, some, stored, strides, ACTION_STRIDES, COMPUTE)
+        else:
+            for action in range(0, num_actions, ACTIONS_AT_ONCE):
+                total = with_actions(total, value_at, weight_at, action + some, stored, strides, ACTION_STRIDES, COMPUTE)
         totals = totals + (total,)
-    return totals
+    if DEALT:
+        return dealt(totals, position, ROWS, POSITIONS, STEPS)
+    else:
+        return totals
+
+
+@triton.jit
+def dealt(x, position, ROWS: tl.constexpr, POSITIONS: tl.constexpr, STEPS: tl.constexpr):
+    """A tile whose neighbours in time are neighbouring lanes, as one in which they are a position's."""
+    own = ()
+    for k in tl.static_range(STEPS):
+        source = tl.arange(0, POSITIONS) * STEPS + k
+        found = taken(x[0], source % POSITIONS, ROWS, POSITIONS, True)
+        for i in tl.static_range(1, STEPS):
+            found = tl.where((position * STEPS + k) // POSITIONS == i, taken(x[i], source % POSITIONS, ROWS, POSITIONS, True), found)
+        own = own + (found,)
+    return own
+
+
+@triton.jit
+def kept_at(kept, row, t, num_rows, steps, CONTIGUOUS: tl.constexpr):
+    """Where the first pass leaves for the last what it found at these rows and times, in the order of the layout."""
+    if CONTIGUOUS:
+        return kept + (row.to(tl.int64) * steps + t)
+    else:
+        return kept + (t.to(tl.int64) * num_rows + row)
+
+
+@triton.jit
+def load_kept(kept, row, ts, stored, num_rows, steps, CONTIGUOUS: tl.constexpr, BACKWARD: tl.constexpr):
+    loaded = ()
+    for i in tl.static_range(len(ts)):
+        x = tl.load(kept_at(kept, across(row, CONTIGUOUS), ts[i], num_rows, steps, CONTIGUOUS), mask=stored[i])
+        if CONTIGUOUS:
+            loaded = loaded + apart(x, BACKWARD)
+        else:
+            loaded = loaded + (x,)
+    return loaded
+
+
+@triton.jit
+def store_kept(kept, x, row, ts, stored, num_rows, steps, CONTIGUOUS: tl.constexpr, BACKWARD: tl.constexpr):
+    for i in tl.static_range(len(ts)):
+        place = kept_at(kept, across(row, CONTIGUOUS), ts[i], num_rows, steps, CONTIGUOUS)
+        tl.store(place, together(x, i * GROUP, BACKWARD) if CONTIGUOUS else x[i], mask=stored[i])
 
 
 @triton.jit
@@ -467,9 +525,9 @@ def highest_over_positions(x, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTI
 
 
 @triton.jit(do_not_specialize=PLAIN)
-def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, step_units, row_sizes, strides, num_actions, segments, blocks,
+def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, num_rows, step_units, row_sizes, strides, num_actions, segments, blocks,
                 PASS: tl.constexpr, PATTERN: tl.constexpr, MULTIPLES: tl.constexpr, STEP_UNIT: tl.constexpr, ACTION_STRIDES: tl.constexpr,
-                ACTIONS_AT_ONCE: tl.constexpr,
+                ACTIONS_AT_ONCE: tl.constexpr, ONE_GROUP: tl.constexpr,
                 AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.constexpr,
                 TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr, VALIDITY: tl.constexpr,
                 VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, IS_NEAREST: tl.constexpr, BACKWARD: tl.constexpr, SEEDED: tl.constexpr,
@@ -579,14 +637,22 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, num_rows, step_
             nearest_before = tl.maximum(last_position(found, BLOCK_ROWS, POSITIONS, CONTIGUOUS), nearest_before)
         if PASS != "nearest":
             # what is read at each step, where it is not as it was loaded
+            kept = expectations
             carried = ()
             expected = ()
             beyond_tile = ()
             for j in tl.static_range(NUM):
                 if AT[j] == ACTIONS:
-                    expected = expected + over_actions(arrays[j], edges[EDGE[j]], row_offsets[j], edge_offsets[EDGE[j]], first, steps, rows, places, scaled,
-                                                       num_actions, PATTERN, ACTION_STRIDES, ACTIONS_AT_ONCE, j, NUM + EDGE[j], STEPS, WHOLE, BACKWARD,
-                                                       COMPUTE)  # fmt: skip
+                    if SPLIT and PASS == "results":
+                        expected = expected + load_kept(kept, row, ts, stored, num_rows, steps, CONTIGUOUS, BACKWARD)
+                    else:
+                        sums = over_actions(arrays[j], edges[EDGE[j]], row_offsets[j], edge_offsets[EDGE[j]], first, position, steps, rows, places, scaled,
+                                            num_actions, PATTERN, ACTION_STRIDES, ACTIONS_AT_ONCE, ONE_GROUP, j, NUM + EDGE[j], CONTIGUOUS, BLOCK_ROWS,
+                                            POSITIONS, STEPS, WHOLE, BACKWARD, COMPUTE)  # fmt: skip
+                        if SPLIT:
+                            store_kept(kept, sums, row, ts, stored, num_rows, steps, CONTIGUOUS, BACKWARD)
+                        expected = expected + sums
+                    kept += tl.cast(num_rows, tl.int64) * steps
                 else:
                     expected = expected + filled(rows, STEPS)
                 if BEHIND[j] < 0:

@@ -63,6 +63,8 @@ class Prepared:
             self.scratch["totals"] = (2, place.num_rows, chosen.segments), self.like.dtype
             if code.nearest:
                 self.scratch["nearest_ends"] = (place.num_rows, chosen.segments), torch.int32
+            if expectations := code.at.count(ACTIONS):
+                self.scratch["expectations"] = (expectations, place.num_rows, place.steps), self.like.dtype
         self.launches = _launches(call, code, place, chosen)
 
     @property
@@ -97,6 +99,7 @@ class Prepared:
             "outs": to,
             "totals": first,
             "nearest_ends": first,
+            "expectations": first,
         }
         for name, (shape, dtype) in self.scratch.items():
             passed[name] = torch.empty(shape, dtype=dtype, device=self.device)
@@ -160,6 +163,7 @@ def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[
         "STEP_UNIT": multiple(place.steps),
         "ACTION_STRIDES": along.actions,
         "ACTIONS_AT_ONCE": math.gcd(num_actions, 4),
+        "ONE_GROUP": num_actions == math.gcd(num_actions, 4),
         "AT": code.at,
         "EDGE": code.edge,
         "FLAG": code.flag,
