@@ -95,7 +95,12 @@ class Row:
     @property
     def fraction(self) -> float | None:
         """Of copy speed."""
-        return self.copy_us / self.us if self.us and self.copy_us else None
+        return self.copy_us / self.us if self.us and self.copy_us and self.is_told_apart else None
+
+    @property
+    def is_told_apart(self) -> bool:
+        """Whether the time is more than what it scatters by: a loop that takes 100 µs a turn can't say how long the last one of them is."""
+        return self.low is not None and self.low > 0
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -406,7 +411,7 @@ def judged(row: Row) -> Judgement | None:
     target = TARGETS.get(row.target or "")
     if target is None or target.ratio is not None or row.implementation != RLSCAN:
         return None
-    if row.us is None or row.copy_us is None:
+    if row.us is None or row.copy_us is None or not row.is_told_apart:
         return Judgement(target, row.key, None)
     return Judgement(target, row.key, row.fraction if target.fraction is not None else row.us - row.copy_us)
 
@@ -420,7 +425,8 @@ def judgements(found: Found) -> list[Judgement]:
 def _twins(found: Found) -> list[Judgement]:
     torch = {row.place: row for row in found.rows if row.implementation == RLSCAN and row.framework == "torch"}
     pairs = [(row, torch[row.place]) for row in found.rows if row.implementation == RLSCAN and row.framework == "jax" and row.place in torch]
-    return [Judgement(TARGETS["twins"], jax.key, jax.us / twin.loop_us if jax.us and twin.loop_us else None) for jax, twin in pairs if jax.device != "cpu"]
+    pairs = [(jax, twin) for jax, twin in pairs if jax.device != "cpu"]
+    return [Judgement(TARGETS["twins"], jax.key, jax.us / twin.loop_us if jax.us and jax.is_told_apart and twin.loop_us else None) for jax, twin in pairs]
 
 
 def _on_cpu(found: Found) -> list[Judgement]:

@@ -2,7 +2,7 @@
 
 An implementation is a function from arrays by name to a tuple of arrays. Three ways to time it on a GPU:
 
-- `events` (PyTorch): CUDA events before and after each call, behind a write of more than twice the L2. The write is long enough
+- `events` (PyTorch): CUDA events before and after each call, behind a write of several times the L2. The write is long enough
   for the host to queue a call meanwhile, so that the device need not wait for the host. An interval contains the start of the first
   kernel and the gaps between kernels, a few µs in all, and so does that of the copy.
 - `loop`: the time of many (write, call) in a row less that of as many (write, kernel over one number), divided by their number. JAX
@@ -34,8 +34,8 @@ Function = Callable[[Mapping[str, Any]], tuple]
 
 LOOPED = 50
 """Calls in a loop. Constant, for XLA asks the device whether to go on where it does not know how often."""
-FLUSHED = 4
-"""Times the size of the L2 that is written between two calls."""
+FLUSHED = 8
+"""Times the size of the L2 that is written between two calls: 400 MB on an H200, long enough for a slow host to queue the next one."""
 PAGES = 2 * 4096
 """Bytes that the size of a copy is a multiple of: NVIDIA's copies sizes that no large power of two divides at two thirds of the speed."""
 ENOUGH_S = 0.3
