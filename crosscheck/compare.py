@@ -143,7 +143,13 @@ class Pair:
 
 @dataclasses.dataclass
 class Report:
-    """Everything a run found."""
+    """Everything a run found.
+
+    Attributes:
+        header: where and with what it was made.
+        tallies, pairs: of results.
+        gradients, gradient_pairs: of gradients.
+    """
 
     header: dict[str, Any]
     tallies: list[Tally]
@@ -155,8 +161,8 @@ class Report:
     def agrees(self) -> bool:
         """Something was compared for each operation and backend, and nothing disagrees."""
         differ = any(pair.must_be_equal and pair.differing_bits for pair in self.pairs)
-        compared = bool(self.tallies) and all(tally.problems for tally in self.tallies)
-        return compared and not any(tally.failed for tally in (*self.tallies, *self.gradients)) and not differ
+        tallies = [*self.tallies, *self.gradients]
+        return bool(tallies) and all(tally.problems and not tally.failed for tally in tallies) and not differ
 
     def as_json(self) -> dict[str, Any]:
         return {"agrees": self.agrees, **dataclasses.asdict(self)}

@@ -1,7 +1,7 @@
 """Gradients before the backends: problems of the same scenarios, each with gradients that come in for the results.
 
-The oracle is the loop in float64, differentiated as it runs (`spec.derivative`); the bound is derived (`spec.gradient_bound`). What no rule lets be read has a gradient of
-exactly 0, and so a bound of 0, whatever is planted there.
+The oracle is the loop in float64, differentiated as it runs (`spec.derivative`); the bound is derived (`spec.gradient_bound`). What no rule lets be read has
+a gradient of exactly 0, and so a bound of 0, whatever is planted there.
 """
 
 from __future__ import annotations
@@ -86,42 +86,55 @@ class GradientProblem:
 
 @dataclasses.dataclass(frozen=True)
 class Differentiated(Extent):
-    """Little of everything: JAX compiles for seconds what it differentiates, anew for every variant and shape."""
+    """Little of everything: JAX compiles for seconds what it differentiates, anew for every variant and shape.
+
+    Attributes:
+        most: how many variants, unless all are wanted.
+    """
+
+    most: int | None = 1
 
     def variants(self, recurrence: Recurrence, *forms: Any) -> tuple[Variant, ...]:
-        """Parameters have a gradient where they are arrays: one for each step. Every argument and every option is in one of them."""
+        """The parameters are arrays, for numbers have no gradient."""
         every = variants(recurrence, ("per step",))
-        if self.full:
-            return covering(every)
-        chosen: list[Variant] = []
-        missing = set().union(*map(_choices, every))
-        while missing:
-            chosen.append(max(every, key=lambda variant: len(_choices(variant) & missing)))
-            missing -= _choices(chosen[-1])
-        return tuple(chosen)
+        return covering(every) if self.full else _with_every_choice(every)[: self.most]
 
 
-def _choices(variant: Variant) -> set[str]:
-    return {*variant.given, *map(str, variant.options)}
+def _with_every_choice(every: Sequence[Variant]) -> tuple[Variant, ...]:
+    """As few of the variants as have every argument and every option in one of them, the one with most of them first."""
+
+    def choices(variant: Variant) -> set[str]:
+        return {*variant.given, *map(str, variant.options)}
+
+    chosen, missing = [], set().union(*map(choices, every))
+    while missing or not chosen:
+        chosen.append(max(every, key=lambda variant: len(choices(variant) & missing)))
+        missing -= choices(chosen[-1])
+    return tuple(chosen)
 
 
 def _random(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
-    every = extent.variants(recurrence)
-    for number, variant in enumerate(every):
+    for number, variant in enumerate(extent.variants(recurrence)):
         yield drawn("random", recurrence, variant, extent, number)
-    # parameters that are the same for many steps, whose gradients are sums, and float64
-    formed = itertools.product(LAYOUTS, ("float32", "float64"), FORMS[1:]) if extent.full else ((LAYOUTS[1], "float64", "0-d"), (LAYOUTS[0], "float32", "per row"))
-    for number, (layout, dtype, form) in enumerate(formed):
-        variant = dataclasses.replace(every[number % len(every)], form=form)
+    if extent.full:
+        yield from formed(recurrence, extent)
+
+
+def formed(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
+    """In every layout, in float64 too, and with parameters that are the same for many steps, whose gradients are sums."""
+    every = _with_every_choice(variants(recurrence, ("per step",)))
+    for number, (layout, dtype, form) in enumerate(itertools.product(LAYOUTS, ("float32", "float64"), FORMS[1:])):
+        variant = dataclasses.replace(every[-1 - number % len(every)], form=form)
         yield drawn("random", recurrence, variant, extent, number, layout, dtype)
 
 
-def gradient_problems(recurrence: Recurrence, extent: Extent, scenario: str) -> Iterator[GradientProblem]:
-    """Those of a scenario."""
-    few = Differentiated(extent.full, extent.seed)
+def gradient_problems(recurrence: Recurrence, extent: Differentiated, scenario: str) -> Iterator[GradientProblem]:
+    """Those of a scenario, also without what is planted: NaN is a constant in what is differentiated, and hides that it is read."""
     problems = _random if scenario == "random" else SCENARIOS[scenario].problems if scenario in RULES else None
-    if problems is not None:
-        yield from map(GradientProblem, problems(recurrence, few))
+    for problem in problems(recurrence, extent) if problems else ():
+        yield GradientProblem(problem)
+        if problem.clean is not None:
+            yield GradientProblem(dataclasses.replace(problem, label=f"nothing planted; {problem.label}", arguments=problem.clean, clean=None))
 
 
 def compare_gradients(
@@ -134,12 +147,12 @@ def compare_gradients(
 ) -> tuple[list[Tally], list[Pair]]:
     """As `compare.compare` does with results. An operation that has no problem in these scenarios is left out."""
     tallies, pairs = [], []
-    scenarios = tuple(scenarios)
+    scenarios, few = tuple(scenarios), Differentiated(extent.full, extent.seed)
     for recurrence in recurrences:
         progress(f"{recurrence.name}, gradients")
         mine = {backend.name: Tally(recurrence.name, backend.name) for backend in backends}
         of_these = [Pair(recurrence.name, one, other) for one, other in PAIRS if one in mine and other in mine]
-        for problem in (problem for name in scenarios for problem in gradient_problems(recurrence, extent, name)):
+        for problem in (problem for name in scenarios for problem in gradient_problems(recurrence, few, name)):
             found = {backend.name: _attempt(problem, backend, device, mine[backend.name]) for backend in backends}
             for pair in of_these:
                 one, other = found[pair.first_backend], found[pair.second_backend]
@@ -171,11 +184,16 @@ def _attempt(problem: GradientProblem, backend: Backend, device: Device, tally: 
     return found
 
 
-def gradient_rejection(mutant: Mutant, extent: Extent, backend: Backend = BACKENDS["numpy"], device: Device = "cpu") -> str | None:
+@functools.cache
+def _known_problems(recurrence: Recurrence, extent: Differentiated, scenario: str) -> tuple[GradientProblem, ...]:
+    return tuple(gradient_problems(recurrence, extent, scenario))
+
+
+def gradient_rejection(mutant: Mutant, extent: Differentiated, backend: Backend = BACKENDS["numpy"], device: Device = "cpu") -> str | None:
     """What is said of the first problem in which the gradients of a mutant are wrong; None if they never are."""
     rule = mutant.mutation.rule
     for name in sorted(("random", *RULES), key=lambda name: name != rule):
-        for problem in gradient_problems(mutant.original, extent, name):
+        for problem in _known_problems(mutant.original, extent, name):
             # before the coefficients are made faulty, for the oracle uses them too
             assert len(problem.limits) == len(problem.oracle)
             faulty = dataclasses.replace(problem.problem, arguments=mutant.arguments(problem.problem.arguments))

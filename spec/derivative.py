@@ -167,9 +167,7 @@ class Tape:
         if not isinstance(yes, Taped) and not isinstance(no, Taped):
             return where(condition, yes, no)
         zero = self.inner.constant(0.0)
-        return self.elementwise(
-            lambda yes, no: where(condition, yes, no), (yes, no), lambda g: where(condition, g, zero), lambda g: where(condition, zero, g)
-        )
+        return self.elementwise(lambda yes, no: where(condition, yes, no), (yes, no), lambda g: where(condition, g, zero), lambda g: where(condition, zero, g))
 
     def exp(self, x: Any) -> Taped:
         value = self.inner.xp.exp(x.value)
@@ -225,9 +223,7 @@ class Tape:
                 for operand, pull in node.made_of:
                     arrived.setdefault(operand.number, []).append(pull(g))
         nothing = self.inner.constant(0.0)
-        return [
-            self._total(arrived[array.number]) if array.number in arrived else self.inner.xp.broadcast_to(nothing, array.shape) for array in wanted
-        ]
+        return [self._total(arrived[array.number]) if array.number in arrived else self.inner.xp.broadcast_to(nothing, array.shape) for array in wanted]
 
     def _total(self, parts: Sequence[Any]) -> Any:
         return parts[0] if len(parts) == 1 else self.inner.summed(self.inner.stacked(parts), lambda array: array.sum(0))
