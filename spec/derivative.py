@@ -170,8 +170,8 @@ class Tape:
         return self.elementwise(lambda yes, no: where(condition, yes, no), (yes, no), lambda g: where(condition, g, zero), lambda g: where(condition, zero, g))
 
     def exp(self, x: Any) -> Taped:
-        value = self.inner.xp.exp(x.value)
-        return self.elementwise(lambda _: value, (x,), lambda g: g * value)
+        exponential = self.inner.xp.exp(x.value)
+        return self.elementwise(lambda _: exponential, (x,), lambda g: g * exponential)
 
     def abs(self, x: Any) -> Taped:
         return self.where(x < 0.0, -x, x)

@@ -118,24 +118,25 @@ def test_the_oracle_has_the_slopes_of_central_differences(recurrence):
 def planted(recurrence):
     for rule in RULES:
         for problem in gradient_problems(recurrence, ALL_VARIANTS, rule):
-            if problem.problem.clean is not None and problem.problem.untouched is None:
-                yield rule, problem
+            clean = problem.problem.clean
+            if clean is not None and problem.problem.untouched is None:
+                yield rule, problem, clean
 
 
 @each_recurrence
 def test_what_is_not_read_has_a_gradient_of_exactly_0(recurrence):
     """By the rules as they are written down in `unread`, which shares nothing with the coefficients; and what stands there changes no gradient."""
     masked = 0
-    for rule, problem in planted(recurrence):
+    for rule, problem, nothing_planted in planted(recurrence):
         arguments = problem.problem.arguments
         for arrays in (problem.oracle, problem.limits):
             window = Window(recurrence, arguments | dict(arrays))
-            for name, mask in unread(recurrence, problem.problem.clean, rule).items():
+            for name, mask in unread(recurrence, nothing_planted, rule).items():
                 if name in arrays:
                     array = arrays[name] if window.kinds[name].shape == "row" else window.along_time(name)
                     assert (array[mask] == 0).all(), f"{problem}: {name}"
                     masked += mask.sum()
-        clean = GradientProblem(dataclasses.replace(problem.problem, arguments=problem.problem.clean))
+        clean = GradientProblem(dataclasses.replace(problem.problem, arguments=nothing_planted))
         for name, gradient in problem.oracle.items():
             # the gradient by a factor of 0 is what that factor keeps from being read
             same = arguments[name] != 0 if rule == "B6" else ...
@@ -444,7 +445,7 @@ def test_jax_agrees_and_both_with_each_other(name):
 
 def test_jax_agrees_in_float64():
     pytest.importorskip("jax")
-    wide = next(problem for problem in formed(RECURRENCES["retrace"], QUICK) if problem.dtype == "float64" and "parameters 0-d" in problem.label)
+    wide = next(problem for problem in formed(RECURRENCES["discounted_returns"], QUICK) if problem.dtype == "float64" and "parameters 0-d" in problem.label)
     problem = GradientProblem(wide)
     assert problem.limits["gamma"].shape == ()
     assert problem.wrong(BACKENDS["jax"].gradients(wide, problem.cotangents, "cpu")) is None
@@ -468,7 +469,7 @@ def test_the_command_has_a_section_of_gradients(tmp_path, capsys):
     reports = {}
     for number, options in enumerate(([], ["--gradients", "no"], ["--gradients", "only"], ["--jobs", "2"])):
         file = tmp_path / f"{number}.json"
-        assert run("--scenarios", "B1,B5", "--json", str(file), *options) == 0
+        assert run("--scenarios", "B5", "--json", str(file), *options) == 0
         reports[" ".join(options)] = Report.from_json(json.loads(file.read_text()))
         assert ("Gradients of backends and the float64 oracle" in capsys.readouterr().out) == (options[-1:] != ["no"])
     both, results, only, processes = reports.values()
