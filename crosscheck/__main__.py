@@ -69,6 +69,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     extent.add_argument("--quick", action="store_false", dest="full", help="a selection of everything (the default)")
     extent.add_argument("--full", action="store_true", help="every combination")
     run.set_defaults(full=False)
+    run.add_argument("--gradients", choices=("yes", "no", "only"), default="yes", help="compare gradients too (the default), not, or nothing else")
     run.add_argument("--seed", type=_integer_from(0), default=0)
     run.add_argument(
         "--jobs",
@@ -187,6 +188,7 @@ def _scenarios() -> dict:
 def _run(options: argparse.Namespace) -> int:
     from rlscan.crosscheck import report
     from rlscan.crosscheck.compare import compare
+    from rlscan.crosscheck.gradients import compare_gradients
     from rlscan.crosscheck.scenarios import Extent
 
     # JAX would take three quarters of a GPU that torch needs too.
@@ -207,36 +209,46 @@ def _run(options: argparse.Namespace) -> int:
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     header = report.header(device, [backend.name for backend in backends], scenarios, options.full, options.seed, date)
     if options.jobs > 1:
-        with _progress(len(options.ops) * len(scenarios)) as progress:
-            found = _in_processes(options, header, progress)
+        found = _in_processes(options, header)
     else:
         recurrences = [RECURRENCES[name] for name in options.ops]
-        with _progress(len(recurrences) * len(scenarios)) as progress:
-            found = compare(recurrences, backends, Extent(options.full, options.seed), device, scenarios, progress, header)
+        results, gradients = options.gradients != "only", options.gradients != "no"
+        extent = Extent(options.full, options.seed)
+        with _progress(len(recurrences) * (len(scenarios) * results + gradients)) as progress:
+            found = compare(recurrences if results else [], backends, extent, device, scenarios, progress, header)
+            if gradients:
+                found.gradients, found.gradient_pairs = compare_gradients(recurrences, backends, extent, device, scenarios, progress)
     report.show(found)
     if options.json:
         options.json.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
     return 0 if found.agrees else 1
 
 
-def _in_processes(options: argparse.Namespace, header: dict[str, Any], progress: Callable[[str], None]) -> Report:
-    """The findings of one process for each operation and scenario, put together. One that dies has failed, and the others go on."""
+def _in_processes(options: argparse.Namespace, header: dict[str, Any]) -> Report:
+    """The findings of one process for each operation and scenario, and for its gradients, put together. One that dies has failed, and the others go on."""
     from rlscan.crosscheck.compare import Report, Tally
 
-    def run(op: str, scenario: str, file: Path) -> Report:
-        settings = ["--ops", op, "--scenarios", scenario, "--backends", ",".join(header["backends"]), "--device", options.device]
+    def run(op: str, scenarios: str, gradients: str, file: Path) -> Report:
+        settings = ["--ops", op, "--scenarios", scenarios, "--gradients", gradients, "--backends", ",".join(header["backends"]), "--device", options.device]
         settings += ["--full" if options.full else "--quick", "--seed", str(options.seed), "--json", str(file)]
         flags = ["-P"] if sys.flags.safe_path else []
         done = subprocess.run([sys.executable, *flags, "-m", "rlscan.crosscheck", "run", *settings], capture_output=True, text=True, check=False)
         if file.exists():
             return Report.from_json(json.loads(file.read_text(encoding="utf-8")))
         last_lines = "\n".join(done.stderr.splitlines()[-LAST_LINES:])
-        failure = f"{op}, {scenario}: the process ended with {done.returncode}: {last_lines}"
-        return Report(header, [Tally(op, backend, problems=1, failed=1, failures=[failure]) for backend in header["backends"]], [])
+        failure = f"{op}, {scenarios if gradients == 'no' else 'gradients'}: the process ended with {done.returncode}: {last_lines}"
+        failed = [Tally(op, backend, problems=1, failed=1, failures=[failure]) for backend in header["backends"]]
+        return Report(header, failed, []) if gradients == "no" else Report(header, [], [], failed)
 
-    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        parts = [(op, scenario) for op in options.ops for scenario in header["scenarios"]]
-        waiting = [pool.submit(run, *part, Path(folder) / f"{'-'.join(part)}.json") for part in parts]
+    parts = [(op, scenario, "no") for op in options.ops for scenario in header["scenarios"]] if options.gradients != "only" else []
+    # the scenarios of an operation share what is compiled to differentiate it
+    parts += [(op, ",".join(header["scenarios"]), "only") for op in options.ops] if options.gradients != "no" else []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
+        _progress(len(parts)) as progress,
+    ):
+        waiting = [pool.submit(run, *part, Path(folder) / f"{number}.json") for number, part in enumerate(parts)]
         for done in concurrent.futures.as_completed(waiting):
             done.result()
             progress("processes done")

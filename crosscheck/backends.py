@@ -10,13 +10,14 @@ import functools
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from rlscan.crosscheck.scenarios import Problem
 from rlscan.spec.calls import check
+from rlscan.spec.derivative import differentiated, gradients
 from rlscan.spec.recurrences import Recurrence
 from rlscan.spec.reference import NumPyArrays, loop
 
@@ -48,6 +49,10 @@ class Backend:
         """The results in the first of `problem.copies` rows, and whether all others are the same."""
         raise NotImplementedError
 
+    def gradients(self, problem: Problem, cotangents: Sequence[np.ndarray], device: Device, recurrence: Recurrence | None = None) -> dict[str, np.ndarray]:
+        """By each floating argument, when these gradients come in for the results; of another recurrence as in `run`."""
+        raise NotImplementedError
+
 
 class NumPyLoop(Backend):
     """The spec's own loop, in the dtype that a backend computes in: shows what rounding alone does."""
@@ -61,6 +66,10 @@ class NumPyLoop(Backend):
         call = problem.call if recurrence is None else check(recurrence, problem.arguments, NumPyArrays())
         with np.errstate(all="ignore"):
             return loop(call, problem.call.dtype)
+
+    def gradients(self, problem: Problem, cotangents: Sequence[np.ndarray], device: Device, recurrence: Recurrence | None = None) -> dict[str, np.ndarray]:
+        call = problem.call if recurrence is None else check(recurrence, problem.arguments, NumPyArrays())
+        return dict(gradients(call, cotangents, problem.call.dtype))
 
 
 class Torch(Backend):
@@ -84,6 +93,15 @@ class Torch(Backend):
         package = importlib.import_module("rlscan.torch_triton")
         results = package.run(recurrence or problem.recurrence, _each_array(problem, tensor, device), method=self.method)
         return tuple(result.cpu().numpy() for result in _tuple(results))
+
+    def gradients(self, problem: Problem, cotangents: Sequence[np.ndarray], device: Device, recurrence: Recurrence | None = None) -> dict[str, np.ndarray]:
+        package, torch = importlib.import_module("rlscan.torch_triton"), importlib.import_module("torch")
+        arguments = _each_array(problem, tensor, device)
+        at = {name: arguments[name].requires_grad_() for name in differentiated(problem.call)}
+        results = _tuple(package.run(recurrence or problem.recurrence, arguments | at, method=self.method))
+        arriving = [tensor(cotangent, device, problem.dtype) for cotangent in cotangents]
+        found = torch.autograd.grad(results, list(at.values()), arriving, allow_unused=True, materialize_grads=True)
+        return {name: gradient.cpu().numpy() for name, gradient in zip(at, found, strict=True)}
 
     def run_copies(self, problem: Problem, device: Device) -> tuple[tuple[np.ndarray, ...], bool]:
         package = importlib.import_module("rlscan.torch_triton")
@@ -124,6 +142,16 @@ class Jax(Backend):
             results = package.run(recurrence or problem.recurrence, arguments, method=self.method)
             return tuple(np.asarray(result) for result in _tuple(results))
 
+    def gradients(self, problem: Problem, cotangents: Sequence[np.ndarray], device: Device, recurrence: Recurrence | None = None) -> dict[str, np.ndarray]:
+        jax = importlib.import_module("jax")
+        with _wide_numbers(problem), jax.default_device(self._device(device)):
+            arrays = {name: self.array(x, device, problem.dtype) for name, x in problem.arguments.items() if isinstance(x, np.ndarray)}
+            at = {name: arrays.pop(name) for name in differentiated(problem.call)}
+            options = tuple((name, x) for name, x in problem.arguments.items() if not isinstance(x, np.ndarray))
+            arriving = tuple(self.array(cotangent, device, problem.dtype) for cotangent in cotangents)
+            found = _jax_gradients(recurrence or problem.recurrence, self.method, options)(at, arrays, arriving)
+            return {name: np.asarray(gradient) for name, gradient in found.items()}
+
     def run_copies(self, problem: Problem, device: Device) -> tuple[tuple[np.ndarray, ...], bool]:
         package, jax = importlib.import_module("rlscan.jax_pallas"), importlib.import_module("jax")
 
@@ -149,6 +177,20 @@ class Jax(Backend):
         with contextlib.suppress(RuntimeError):
             return importlib.import_module("jax").devices(device)[0]
         return None
+
+
+@functools.cache
+def _jax_gradients(recurrence: Recurrence, method: str | None, options: tuple[tuple[str, Any], ...]) -> Callable[..., dict[str, Any]]:
+    """Compiled once for all arrays of the same shapes."""
+    package, jax = importlib.import_module("rlscan.jax_pallas"), importlib.import_module("jax")
+
+    def gradients(at: dict[str, Any], rest: dict[str, Any], cotangents: tuple[Any, ...]) -> dict[str, Any]:
+        def results(at: dict[str, Any]) -> tuple[Any, ...]:
+            return _tuple(package.run(recurrence, dict(options) | rest | at, method=method))
+
+        return jax.vjp(results, at)[1](tuple(cotangents))[0]
+
+    return jax.jit(gradients)
 
 
 TORCH = Torch("torch", None)

@@ -24,7 +24,12 @@ MOST_FAILURES = 20
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a result is furthest from the oracle, in units of the bound."""
+    """Where a result, or a gradient, is furthest from the oracle, in units of the bound.
+
+    Attributes:
+        output: its name, or that of the argument that the gradient is taken by.
+        t: -1 where there is no time.
+    """
 
     distance: float
     scenario: str
@@ -36,9 +41,12 @@ class Place:
     oracle: float
     bound: float
 
+    @property
+    def where(self) -> str:
+        return f"{self.scenario}: {self.output}, row {', '.join(map(str, self.row)) or '-'}, t {'-' if self.t < 0 else self.t}"
+
     def __str__(self) -> str:
-        where = f"{self.output}, row {', '.join(map(str, self.row)) or '-'}, t {self.t}"
-        return f"{self.scenario}: {where}: {self.result!r}, oracle {self.oracle!r}"
+        return f"{self.where}: {self.result!r}, oracle {self.oracle!r}"
 
 
 @dataclasses.dataclass
@@ -62,6 +70,10 @@ class Tally:
     failed: int = 0
     failures: list[str] = dataclasses.field(default_factory=list)
 
+    @property
+    def about(self) -> tuple[str, ...]:
+        return self.op, self.backend
+
     def fail(self, what: str) -> None:
         self.failed += 1
         if len(self.failures) < MOST_FAILURES:
@@ -74,8 +86,12 @@ class Tally:
         self.undecided += other.undecided
         self.failed += other.failed
         self.failures = [*self.failures, *other.failures][:MOST_FAILURES]
-        if other.worst is not None and (self.worst is None or other.worst.distance > self.worst.distance):
-            self.worst = other.worst
+        if other.worst is not None:
+            self.see(other.worst)
+
+    def see(self, place: Place) -> None:
+        if self.worst is None or place.distance > self.worst.distance:
+            self.worst = place
 
 
 @dataclasses.dataclass
@@ -101,6 +117,20 @@ class Pair:
     must_be_equal: bool = False
     first: str | None = None
 
+    @property
+    def about(self) -> tuple[str, ...]:
+        return self.op, self.first_backend, self.second_backend
+
+    def count(self, problem: object, one: np.ndarray, other: np.ndarray, limit: np.ndarray) -> None:
+        """Two arrays of one problem."""
+        self.elements += one.size
+        differ, ulps = differing_bits(one, other)
+        if differ and self.first is None:
+            self.first = str(problem)
+        self.differing_bits += differ
+        self.ulps = max(self.ulps, ulps)
+        self.worst = max(self.worst, float(distance(one, other, limit).max(initial=0.0)))
+
     def add(self, other: Pair) -> None:
         """Count what another run of the same operation and backends found."""
         self.problems += other.problems
@@ -113,17 +143,26 @@ class Pair:
 
 @dataclasses.dataclass
 class Report:
-    """Everything a run found."""
+    """Everything a run found.
+
+    Attributes:
+        header: where and with what it was made.
+        tallies, pairs: of results.
+        gradients, gradient_pairs: of gradients.
+    """
 
     header: dict[str, Any]
     tallies: list[Tally]
     pairs: list[Pair]
+    gradients: list[Tally] = dataclasses.field(default_factory=list)
+    gradient_pairs: list[Pair] = dataclasses.field(default_factory=list)
 
     @property
     def agrees(self) -> bool:
         """Something was compared for each operation and backend, and nothing disagrees."""
         differ = any(pair.must_be_equal and pair.differing_bits for pair in self.pairs)
-        return bool(self.tallies) and all(tally.problems and not tally.failed for tally in self.tallies) and not differ
+        tallies = [*self.tallies, *self.gradients]
+        return bool(tallies) and all(tally.problems and not tally.failed for tally in tallies) and not differ
 
     def as_json(self) -> dict[str, Any]:
         return {"agrees": self.agrees, **dataclasses.asdict(self)}
@@ -131,37 +170,53 @@ class Report:
     @staticmethod
     def together(header: dict[str, Any], parts: Sequence[Report]) -> Report:
         """One report of parts that have operations and backends in common."""
-        tallies: dict[tuple[str, str], Tally] = {}
-        pairs: dict[tuple[str, str, str], Pair] = {}
+        found = Report(header, [], [])
         for part in parts:
-            for tally in part.tallies:
-                tallies.setdefault((tally.op, tally.backend), Tally(tally.op, tally.backend)).add(tally)
-            for pair in part.pairs:
-                empty = Pair(pair.op, pair.first_backend, pair.second_backend, must_be_equal=pair.must_be_equal)
-                pairs.setdefault((pair.op, pair.first_backend, pair.second_backend), empty).add(pair)
-        return Report(header, list(tallies.values()), list(pairs.values()))
+            _merge(found.tallies, part.tallies)
+            _merge(found.pairs, part.pairs)
+            _merge(found.gradients, part.gradients)
+            _merge(found.gradient_pairs, part.gradient_pairs)
+        return found
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Report:
         def place(found: dict[str, Any] | None) -> Place | None:
             return Place(**{**found, "row": tuple(found["row"])}) if found else None
 
-        tallies = [Tally(**tally | {"worst": place(tally["worst"])}) for tally in data["tallies"]]
-        return Report(data["header"], tallies, [Pair(**pair) for pair in data["pairs"]])
+        # reports of releases that compared no gradients have none
+        tallies, gradients = ([Tally(**tally | {"worst": place(tally["worst"])}) for tally in data.get(name, [])] for name in ("tallies", "gradients"))
+        pairs, gradient_pairs = ([Pair(**pair) for pair in data.get(name, [])] for name in ("pairs", "gradient_pairs"))
+        return Report(data["header"], tallies, pairs, gradients, gradient_pairs)
+
+
+def _merge(found: list[Any], more: Iterable[Any]) -> None:
+    """Tallies or pairs, those of one operation and the same backends together."""
+    for one in more:
+        same = next((other for other in found if other.about == one.about), None)
+        if same is None:
+            found.append(dataclasses.replace(one))
+        else:
+            same.add(one)
 
 
 def worst_place(problem: Problem, results: Sequence[np.ndarray]) -> Place:
     """The place where `results` are furthest from the oracle; their shapes must be right."""
+    axes = [problem.call.time_axis] * len(problem.oracle)
+    return worst_of(problem, zip(problem.recurrence.output_names, axes, results, problem.oracle, problem.limits, strict=True))
+
+
+def worst_of(problem: Problem, compared: Iterable[tuple[str, int | None, np.ndarray, np.ndarray, np.ndarray]]) -> Place:
+    """The same of any arrays, each with its name, its time axis, the oracle's and the limits."""
     places = []
-    for name, result, oracle, limit in zip(problem.recurrence.output_names, results, problem.oracle, problem.limits, strict=True):
+    for name, axis, result, oracle, limit in compared:
         gap = distance(result, oracle, limit)
         if not gap.size:
             places.append(Place(0.0, problem.scenario, problem.label, name, (), -1, math.nan, math.nan, math.nan))
             continue
         index = tuple(int(i) for i in np.unravel_index(np.argmax(gap), gap.shape))
-        row = index[: problem.call.time_axis] + index[problem.call.time_axis + 1 :]
+        row, t = (index, -1) if axis is None else (index[:axis] + index[axis + 1 :], index[axis])
         numbers = (float(array[index]) for array in (result, oracle, limit))
-        places.append(Place(float(gap[index]), problem.scenario, problem.label, name, row, index[problem.call.time_axis], *numbers))
+        places.append(Place(float(gap[index]), problem.scenario, problem.label, name, row, t, *numbers))
     return max(places, key=lambda place: place.distance)
 
 
@@ -213,7 +268,9 @@ def compare(
                 for pair in pairs:
                     one, other = results[pair.first_backend], results[pair.second_backend]
                     if one is not None and other is not None and _laid_out_alike(problem):
-                        _count(pair, problem, one, other)
+                        pair.problems += 1
+                        for mine, theirs, limit in zip(one, other, problem.limits, strict=True):
+                            pair.count(problem, mine, theirs, limit)
         report.tallies += tallies.values()
         report.pairs += pairs
     return report
@@ -242,22 +299,8 @@ def _attempt(problem: Problem, backend: Backend, device: Device, tally: Tally) -
         return None
     tally.elements += problem.copies * sum(result.size for result in results)
     tally.undecided += sum(int(np.isinf(limit).sum()) for limit in problem.limits)
-    place = worst_place(problem, results)
-    if tally.worst is None or place.distance > tally.worst.distance:
-        tally.worst = place
+    tally.see(worst_place(problem, results))
     return results
-
-
-def _count(pair: Pair, problem: Problem, one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> None:
-    pair.problems += 1
-    for mine, theirs, limit in zip(one, other, problem.limits, strict=True):
-        pair.elements += mine.size
-        differ, ulps = differing_bits(mine, theirs)
-        if differ and pair.first is None:
-            pair.first = str(problem)
-        pair.differing_bits += differ
-        pair.ulps = max(pair.ulps, ulps)
-        pair.worst = max(pair.worst, float(distance(mine, theirs, limit).max(initial=0.0)))
 
 
 def differing_bits(one: np.ndarray, other: np.ndarray) -> tuple[int, float]:

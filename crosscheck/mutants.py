@@ -232,7 +232,7 @@ def rejection(mutant: Mutant, extent: Extent, backend: Backend = BACKENDS["numpy
             # before the coefficients are made faulty, for the oracle uses them too
             assert len(problem.limits) == len(problem.oracle)
             faulty = dataclasses.replace(problem, arguments=mutant.arguments(problem.arguments))
-            with _exchanged(mutant.mutation.around):
+            with exchanged(mutant.mutation.around):
                 results = backend.run(faulty, device, mutant.recurrence)
             if fault := wrong(problem, results):
                 return fault
@@ -240,7 +240,7 @@ def rejection(mutant: Mutant, extent: Extent, backend: Backend = BACKENDS["numpy
 
 
 @contextlib.contextmanager
-def _exchanged(functions: Mapping[str, Callable]) -> Iterator[None]:
+def exchanged(functions: Mapping[str, Callable]) -> Iterator[None]:
     """The functions of `coefficients` by these names, for a while."""
     right = {name: getattr(coefficients, name) for name in functions}
     try:

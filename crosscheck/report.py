@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rlscan.crosscheck.compare import Pair, Report, Tally
@@ -20,6 +20,11 @@ PAIR_COLUMNS = ("operation", "backends", "problems", "elements", "worst / bound"
 UNITS = (
     "`worst / bound` is the largest distance in units of the derived error bound. Where all is right it is at most 1 from the float64 oracle, and at most 2 "
     "between two backends. `no promise` counts elements that may overflow."
+)
+
+OF_GRADIENTS = (
+    "Gradients are those of sums of results with random weights, by each floating argument; `where` names the argument. Their oracle is the loop, "
+    "differentiated in float64. No two backends promise equal bits of them."
 )
 
 
@@ -58,8 +63,7 @@ def backend_row(tally: Tally) -> tuple[str, ...]:
     place = tally.worst
     if place is None:
         return (*counts, "-", "-", "-", "-", str(tally.failed))
-    where = f"{place.scenario}: {place.output}, row {', '.join(map(str, place.row)) or '-'}, t {place.t}"
-    return (*counts, f"{place.distance:.3f}", where, f"{place.result:.9g}", f"{place.oracle:.9g}", str(tally.failed))
+    return (*counts, f"{place.distance:.3f}", place.where, f"{place.result:.9g}", f"{place.oracle:.9g}", str(tally.failed))
 
 
 def pair_row(pair: Pair) -> tuple[str, ...]:
@@ -77,13 +81,29 @@ def title_of(report: Report) -> str:
 def verdict(report: Report) -> str:
     if report.agrees:
         return "All agree."
-    failed = sum(tally.failed for tally in report.tallies)
+    failed = sum(tally.failed for tally in (*report.tallies, *report.gradients))
     bits = sum(pair.differing_bits for pair in report.pairs if pair.must_be_equal)
     met_nothing = ", ".join(dict.fromkeys(tally.op for tally in report.tallies if not tally.problems))
     nothing = f"Nothing was compared for {met_nothing}: the chosen scenarios have no problem for it, in this extent and on this device."
+    if not report.tallies and not report.gradients:
+        return "Nothing was compared."
     if not failed and not bits:
         return nothing
     return f"{failed} problems failed; {bits} elements differ between the twins." + (f" {nothing}" if met_nothing else "")
+
+
+def units(report: Report) -> str:
+    return f"{UNITS} {OF_GRADIENTS}" if report.gradients else UNITS
+
+
+def tables(report: Report) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]], list[bool]]]:
+    """Those that have rows: the title, the columns, the rows, and which of these are faulty."""
+    for tallies, pairs, of in ((report.tallies, report.pairs, "Backends"), (report.gradients, report.gradient_pairs, "Gradients of backends")):
+        if tallies:
+            yield f"{of} and the float64 oracle", BACKEND_COLUMNS, list(map(backend_row, tallies)), [bool(tally.failed) for tally in tallies]
+        if pairs:
+            faults = [pair.must_be_equal and bool(pair.differing_bits) for pair in pairs]
+            yield f"{of} and each other", PAIR_COLUMNS, list(map(pair_row, pairs)), faults
 
 
 def show(report: Report) -> None:
@@ -92,12 +112,10 @@ def show(report: Report) -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(title_of(report), highlight=False)
-    console.print(table("Backends and the float64 oracle", BACKEND_COLUMNS, map(backend_row, report.tallies), [bool(tally.failed) for tally in report.tallies]))
-    if report.pairs:
-        faults = [pair.must_be_equal and bool(pair.differing_bits) for pair in report.pairs]
-        console.print(table("Backends and each other", PAIR_COLUMNS, map(pair_row, report.pairs), faults))
-    console.print(UNITS.replace("`", ""), highlight=False)
-    for tally in report.tallies:
+    for title, columns, rows, faults in tables(report):
+        console.print(table(title, columns, rows, faults))
+    console.print(units(report).replace("`", ""), highlight=False)
+    for tally in (*report.tallies, *report.gradients):
         for failure in tally.failures:
             console.print(tally.backend, style="red", end=" ")
             console.print(failure, highlight=False, markup=False, soft_wrap=True)
@@ -123,14 +141,12 @@ def page(report: Report) -> str:
     lines = [
         f"# Crosscheck on {made['device']}",
         f"{made['date']}, {made['extent']} extent, seed {made['seed']}. {verdict(report)}",
-        UNITS,
+        units(report),
         markdown(("package", "version"), made["versions"].items()),
-        "## Backends and the float64 oracle",
-        markdown(BACKEND_COLUMNS, map(backend_row, report.tallies)),
     ]
-    if report.pairs:
-        lines += ["## Backends and each other", markdown(PAIR_COLUMNS, map(pair_row, report.pairs))]
-    failures = [f"- {tally.backend}: {failure}" for tally in report.tallies for failure in tally.failures]
+    for title, columns, rows, _ in tables(report):
+        lines += [f"## {title}", markdown(columns, rows)]
+    failures = [f"- {tally.backend}: {failure}" for tally in (*report.tallies, *report.gradients) for failure in tally.failures]
     if failures:
         lines += ["## Failures", "\n".join(failures)]
     rules = [(name, RULES[name].statement) for name in made["scenarios"] if name in RULES]

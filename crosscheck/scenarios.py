@@ -118,22 +118,22 @@ def random_data(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
     sizes = (extent.steps, 300) if not extent.full else (1, 2, extent.steps, 128, 129, 300, 1025)
     every = extent.variants(recurrence)
     for number, variant in enumerate(every):
-        yield _drawn("random", recurrence, variant, extent, number)
+        yield drawn("random", recurrence, variant, extent, number)
     for number, (layout, dtype, steps) in enumerate(itertools.product(LAYOUTS, DTYPES, sizes)):
         # 5 has no divisor in common with the numbers of dtypes and sizes, so that a quick run meets each of them.
         chosen = every if extent.full else [every[number % len(every)]] if number % 5 == 0 else []
         for variant in chosen:
             formed = dataclasses.replace(variant, form=FORMS[number % len(FORMS)])
-            yield _drawn("random", recurrence, formed, extent, number, layout, dtype, steps, actions=(1, 3, 18, 300)[number % 4])
+            yield drawn("random", recurrence, formed, extent, number, layout, dtype, steps, actions=(1, 3, 18, 300)[number % 4])
     if any(argument.shape == "inputs" for argument in recurrence.arguments):
         for layout in LAYOUTS if extent.full else LAYOUTS[:1]:
-            yield _drawn("random", recurrence, every[-1], extent, 0, layout, features=(3,), note="features")
+            yield drawn("random", recurrence, every[-1], extent, 0, layout, features=(3,), note="features")
 
 
 def planted(rule: str, recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
     """NaN and infinity wherever the rule lets nothing be read."""
     for number, (variant, layout) in enumerate(_few(recurrence, extent, "per step")):
-        problem = _drawn(rule, recurrence, variant, extent, number, layout)
+        problem = drawn(rule, recurrence, variant, extent, number, layout)
         _raise_flags(problem, rule)
         arguments = _copied(problem.arguments)
         window = Window(recurrence, arguments)
@@ -147,7 +147,7 @@ def planted(rule: str, recurrence: Recurrence, extent: Extent) -> Iterator[Probl
 def window_end(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
     """Nothing ends, and the bootstrap outweighs all else: counted twice, or not at all, it shows."""
     for number, variant in enumerate(extent.variants(recurrence)):
-        problem = _drawn("B4", recurrence, variant, extent, number)
+        problem = drawn("B4", recurrence, variant, extent, number)
         window = Window(recurrence, problem.arguments)
         for name in ("terminated", "truncated", "starts"):
             if name in problem.arguments:
@@ -164,7 +164,7 @@ def window_end(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
 def segments(rule: str, recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
     """Every other episode holds nothing but NaN and infinity, and the others don't notice. With B6 a zero discount ends it."""
     for number, (variant, layout) in enumerate(_few(recurrence, extent, "per step")):
-        problem = _drawn(rule, recurrence, variant, extent, number, layout)
+        problem = drawn(rule, recurrence, variant, extent, number, layout)
         arguments = _copied(problem.arguments)
         window = Window(recurrence, arguments)
         zeros = window.along_time("factor") == 0 if window.per_step("factor") else window.no_discount
@@ -192,7 +192,7 @@ def nan_inside(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
     every = sorted(extent.variants(recurrence, "per step"), key=lambda variant: -len(variant.given))
     for number, variant in enumerate(every if extent.full else every[:2]):
         for steps, small in ((extent.steps, False), (300, True)):
-            problem = _drawn("B9", recurrence, variant, extent, number, steps=steps)
+            problem = drawn("B9", recurrence, variant, extent, number, steps=steps)
             window = Window(recurrence, problem.arguments)
             place = -3 if window.backward else 3
             if small:
@@ -217,11 +217,11 @@ def sizes(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
     variant = extent.variants(recurrence)[-1]
     for rows, steps in ((4, 0), (0, 5), (0, 0), (4, 1), (1, 3)) + (((5, 2), (1, 1), (3, 257)) if extent.full else ()):
         for layout in LAYOUTS[: 3 if extent.full else 1]:
-            yield _drawn("B10", recurrence, variant, extent, 0, layout, steps=steps, rows=rows, note=f"{rows} x {steps}")
+            yield drawn("B10", recurrence, variant, extent, 0, layout, steps=steps, rows=rows, note=f"{rows} x {steps}")
     arguments = draw(recurrence, variant, (extent.steps,), seed=extent.seed)
     yield Problem("B10", f"one row without an axis; {variant}", recurrence, arguments)
     for layout in LAYOUTS if extent.full else LAYOUTS[:2]:
-        problem = _drawn("B10", recurrence, dataclasses.replace(variant, form="per step"), extent, 0, layout)
+        problem = drawn("B10", recurrence, dataclasses.replace(variant, form="per step"), extent, 0, layout)
         for how, view in (("every other element", _strided), ("transposed", np.asfortranarray), ("repeated along the first axis", _repeated)):
             viewed = {name: view(value) for name, value in problem.arguments.items() if isinstance(value, np.ndarray)}
             yield dataclasses.replace(problem, label=f"{how}; {problem.label}", arguments=problem.arguments | viewed)
@@ -232,7 +232,7 @@ def numbers(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
     pairs = itertools.product(DTYPES, FLAG_DTYPES) if extent.full else zip(DTYPES, ("uint8", "int64", "float32", "int32"), strict=True)
     for number, (dtype, flag_dtype) in enumerate(pairs):
         variant = variants(recurrence, (FORMS[number % len(FORMS)],))[-1]
-        yield _drawn("B11", recurrence, variant, extent, number, dtype=dtype, flag_dtype=flag_dtype, note=f"flags {flag_dtype}")
+        yield drawn("B11", recurrence, variant, extent, number, dtype=dtype, flag_dtype=flag_dtype, note=f"flags {flag_dtype}")
 
 
 def scale(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
@@ -241,7 +241,7 @@ def scale(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
         return
     steps = 16
     for layout in LAYOUTS[:2]:
-        problem = _drawn("B12", recurrence, variants(recurrence)[0], extent, 0, layout, "float16", steps=steps, rows=1)
+        problem = drawn("B12", recurrence, variants(recurrence)[0], extent, 0, layout, "float16", steps=steps, rows=1)
         yield dataclasses.replace(problem, copies=2**31 // steps + 3)
 
 
@@ -251,7 +251,7 @@ def long_rows(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
         return
     every = sorted(variants(recurrence), key=lambda variant: len(variant.given) + len(variant.options))
     for number, (variant, layout) in enumerate(itertools.product((every[0], every[-1]), LAYOUTS[:2])):
-        yield _drawn("long", recurrence, variant, extent, number, layout, steps=131072, rows=2)
+        yield drawn("long", recurrence, variant, extent, number, layout, steps=131072, rows=2)
 
 
 def known_cases(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
@@ -322,7 +322,7 @@ def problems(recurrence: Recurrence, extent: Extent, names: Iterable[str] = tupl
         yield from SCENARIOS[name].problems(recurrence, extent)
 
 
-def _drawn(
+def drawn(
     scenario: str,
     recurrence: Recurrence,
     variant: Variant,
@@ -335,6 +335,7 @@ def _drawn(
     note: str = "",
     **settings: Any,
 ) -> Problem:
+    """A problem of random numbers, whose seed has `number` in it."""
     shape, time_axis = shape_of(layout, extent.rows if rows is None else rows, extent.steps if steps is None else steps)
     arguments = draw(recurrence, variant, shape, time_axis, dtype=dtype, seed=extent.seed + number, **settings)
     label = "; ".join(part for part in (layout, dtype, f"T={shape[time_axis]}", note, str(variant)) if part)

@@ -26,9 +26,10 @@ def bind(
 
 @functools.cache
 def _bind(function: Callable, xp: Any, array_type: Any, wrap: Callable[[Callable], Any], replace: tuple[tuple[Callable, Callable], ...]) -> Any:
-    function = dict(replace).get(function, function)
     if not isinstance(function, types.FunctionType):
         raise TypeError(f"bind: wanted a plain function, got {function!r}")
+    # by code, which copies share, so that a copy can be bound again
+    function = next((other for one, other in replace if one.__code__ is function.__code__), function)
     names: dict[str, Any] = {"__name__": function.__module__, "__builtins__": __builtins__, "xp": xp, "Array": array_type}
     for name in function.__code__.co_names:
         helper = function.__globals__.get(name)

@@ -76,7 +76,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -134,6 +134,11 @@ class Rounded:
         return self.value.shape
 
     @property
+    def reach(self) -> np.ndarray:
+        """What the computed value may be, at most, in absolute value."""
+        return np.abs(self.value) + self.arithmetic.u * self.error
+
+    @property
     def is_exactly_zero(self) -> np.ndarray:
         return (self.value == 0) & (self.error == 0)
 
@@ -146,6 +151,9 @@ class Rounded:
 
     def __getitem__(self, index: Any) -> Rounded:
         return self.each(lambda array: array[index])
+
+    def sum(self, axis: int) -> Rounded:
+        return self.arithmetic.summed(self, lambda array: array.sum(axis))
 
     def __add__(self, other: Any) -> Rounded:
         other = self.arithmetic.operand(other)
@@ -275,10 +283,23 @@ class Arithmetic:
         either = np.where(np.isnan(either), np.inf, either)
         return Rounded(self, np.where(condition.value, yes.value, no.value), np.where(condition.unsure, either, error))
 
+    def summed(self, array: Rounded, function: Callable[[np.ndarray], np.ndarray]) -> Rounded:
+        """Sums of elements, in any order: `function` gives them of a plain array."""
+        magnitude, terms = (function(x) for x in (array.reach, np.where(array.is_exactly_zero, 0.0, 1.0)))
+        additions = np.maximum(terms - 1, 0.0)
+        room = 1 - additions * self.u
+        own = np.where(room > 0, additions * (magnitude / room + self.tiny / self.u), np.inf)
+        # no partial sum is larger
+        error = function(array.error) + np.where(additions == 0, 0.0, np.where(magnitude / room <= self.huge, own, np.inf))
+        return Rounded(self, function(array.value), error)
+
+    def stacked(self, arrays: Sequence[Rounded]) -> Rounded:
+        return Rounded(self, *(np.stack([getattr(array, part) for array in arrays]) for part in ("value", "error")))
+
     def exp(self, x: Any) -> Rounded:
         x = self.operand(x)
         value = np.exp(x.value)
-        inherited = _meet(value, np.expm1(self.u * x.error) / self.u)
+        inherited = meet(value, np.expm1(self.u * x.error) / self.u)
         return self.rounded(value, inherited, (x,), np.isneginf(x.value) & (x.error == 0), own=EXP_ERROR)
 
 
@@ -291,7 +312,7 @@ def _each(array: Any, function: Callable[[np.ndarray], np.ndarray]) -> Any:
     return array.each(function) if isinstance(array, Rounded) else function(np.asarray(array))
 
 
-def _meet(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def meet(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The product, and 0 where either is 0, whatever the other is."""
     return np.where((x == 0) | (y == 0), 0.0, x * y)
 
@@ -305,60 +326,79 @@ class _RoundedSteps(Steps):
             return total
         probabilities, values = self.array(str(read.edge)).value, self.array(read.source).value
         roundings, u = 1 + values.shape[-1], self.library.xp.u
-        return Rounded(total.arithmetic, total.value, roundings / (1 - roundings * u) * np.abs(_meet(probabilities, values)).sum(-1))
+        return Rounded(total.arithmetic, total.value, roundings / (1 - roundings * u) * np.abs(meet(probabilities, values)).sum(-1))
 
 
 def bound(call: Call) -> tuple[np.ndarray, ...]:
     """For each output, how far each element may lie from `reference.loop(call)`: finite, NaN (by kind) or infinite (no promise)."""
     with np.errstate(all="ignore"):
         steps = _RoundedSteps(call, arithmetic_of(call.dtype))
-        return tuple(map(_absolute, steps.outputs(*_scan(*steps.coefficients(), steps.seed(), call.backward))))
+        scanned = scan(*steps.coefficients(), steps.seed(), call.backward)
+        return tuple(map(absolute, steps.outputs(scanned.state, scanned.beyond)))
 
 
-def _absolute(output: Rounded) -> np.ndarray:
+def absolute(output: Rounded) -> np.ndarray:
+    """The bound on the distance of two computations of a number: one in the compute dtype, and the oracle's."""
     error = output.arithmetic.u * (1 + U64 / output.arithmetic.u) * output.error
     return np.where(np.isfinite(output.value) | np.isinf(error), error, np.nan)
 
 
-def _scan(alpha: Rounded, beta: Rounded, seed: Rounded, backward: bool) -> tuple[Rounded, Rounded]:
-    """The states, and those one step before them in the scan: section 2 above, in its notation."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scanned:
+    """The states of a scan, and those one step before them.
+
+    Attributes:
+        sums, sums_beyond: S, all that is added up in each.
+        grown, grown_beyond: the largest product of neighbouring factors that something in each may be multiplied by, at least 1.
+    """
+
+    state: Rounded
+    beyond: Rounded
+    sums: np.ndarray
+    sums_beyond: np.ndarray
+    grown: np.ndarray
+    grown_beyond: np.ndarray
+
+
+def scan(alpha: Rounded, beta: Rounded, seed: Rounded, backward: bool) -> Scanned:
+    """Section 2 above, in its notation."""
     arithmetic = alpha.arithmetic
     u, tiny, huge = arithmetic.u, arithmetic.tiny, arithmetic.huge
     p = 1 / math.log(1 / u)
-    a, b = (np.abs(x.value) + u * x.error for x in (alpha, beta))
+    a, b = alpha.reach, beta.reach
     b_to_p = b**p
     nothing = np.zeros(seed.value.shape)
 
-    y, s, g = seed.value, np.abs(seed.value) + u * seed.error, seed.error
+    y, s, g = seed.value, seed.reach, seed.error
     m, z, n = nothing, nothing, nothing
     # The smallest and the largest product of neighbouring factors that meets anything, the largest from t on, and max S.
     least, most, grown, largest, k = np.full(nothing.shape, np.inf), nothing, nothing + 1, s, nothing
     unknown = np.zeros(nothing.shape, bool)
-    states, beyond, errors, errors_beyond = (np.empty(alpha.value.shape) for _ in range(4))
+    states, beyond, errors, errors_beyond, sums, sums_beyond, growth, growth_beyond = (np.empty(alpha.value.shape) for _ in range(8))
     error = g
     for t in reversed(range(len(a))) if backward else range(len(a)):
-        beyond[t], errors_beyond[t] = y, error
+        beyond[t], errors_beyond[t], sums_beyond[t], growth_beyond[t] = y, error, s, grown
         y = coefficients.step(alpha.value[t], beta.value[t], y)
         bt, cut = b[t], b[t] == 0
         ends = cut | (s == 0)
-        g = alpha.error[t] + _meet(bt, g) + _meet(beta.error[t], s)
-        m = _meet(bt, s + m)
-        z = _meet(b_to_p[t], s**p + z)
+        g = alpha.error[t] + meet(bt, g) + meet(beta.error[t], s)
+        m = meet(bt, s + m)
+        z = meet(b_to_p[t], s**p + z)
         n = np.where(ends, 0.0, 1 + n)
         least = np.where(ends, np.inf, bt * np.minimum(1.0, least))
         most = np.where(ends, 0.0, bt * np.maximum(1.0, most))
         grown = np.where(ends, 1.0, np.maximum(1.0, bt * grown))
-        k = np.maximum(np.where(least < 4 * tiny, largest, 0.0), _meet(bt, k))
+        k = np.maximum(np.where(least < 4 * tiny, largest, 0.0), meet(bt, k))
         unknown = (most > huge / 4) | np.isinf(alpha.error[t]) | (np.isinf(beta.error[t]) & (s != 0)) | (unknown & ~cut)
-        s = a[t] + _meet(bt, s)
+        s = a[t] + meet(bt, s)
         largest = np.maximum(s, np.where(cut, 0.0, largest))
-        additions = np.minimum(_meet(n, s), math.e * s ** (1 - p) * z)
+        additions = np.minimum(meet(n, s), math.e * s ** (1 - p) * z)
         spread = 1 - 2 * n * (u + 4 * U64)  # the evaluation of this bound rounds too
-        error = g + (m + additions) / spread + _meet(2 * n * tiny / u, grown + k)
+        error = g + (m + additions) / spread + meet(2 * n * tiny / u, grown + k)
         unknown = unknown | (np.isfinite(s) & (s > huge / 2)) | (spread <= 0)
         error = np.where(unknown, np.inf, np.where(np.isfinite(y), error, 0.0))
-        states[t], errors[t] = y, error
-    return Rounded(arithmetic, states, errors), Rounded(arithmetic, beyond, errors_beyond)
+        states[t], errors[t], sums[t], growth[t] = y, error, s, grown
+    return Scanned(Rounded(arithmetic, states, errors), Rounded(arithmetic, beyond, errors_beyond), sums, sums_beyond, growth, growth_beyond)
 
 
 def distance(result: np.ndarray, oracle: np.ndarray, limit: np.ndarray) -> np.ndarray:

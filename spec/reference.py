@@ -5,7 +5,7 @@ The public functions are those of the backends, on NumPy arrays. `run` is the lo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,13 +67,23 @@ def Steps(call: Call, dtype: Any = np.float64) -> steps.Steps:  # noqa: N802
 def loop(call: Call, dtype: Any = np.float64) -> tuple[np.ndarray, ...]:
     """The outputs of a checked call, by the recurrence as it is written."""
     taps = Steps(call, dtype)
-    alpha, beta = taps.coefficients()
-    state, beyond = np.empty(taps.shape, dtype), np.empty(taps.shape, dtype)
-    carried = taps.seed()
-    for t in reversed(range(call.steps)) if call.backward else range(call.steps):
-        beyond[t] = carried
-        state[t] = carried = coefficients.step(alpha[t], beta[t], carried)
-    return taps.outputs(state, beyond)
+
+    def stacked(states: Sequence[np.ndarray]) -> np.ndarray:
+        return np.stack(states) if states else np.empty(taps.shape, dtype)
+
+    return by_steps(taps, stacked)
+
+
+def by_steps(taps: steps.Steps, stacked: Callable[[Sequence[Any]], Any], kept: Callable[[Any], Any] = lambda state: state) -> tuple[Any, ...]:
+    """The outputs in any array library, which has the states of all steps `stacked`; of each state there remains what is `kept`."""
+    (alpha, beta), step = taps.coefficients(), taps.bound(coefficients.step)
+    states, beyond, carried = [], [], taps.seed()
+    backward = taps.call.backward
+    for t in reversed(range(taps.call.steps)) if backward else range(taps.call.steps):
+        beyond.append(carried)
+        carried = kept(step(alpha[t], beta[t], carried))
+        states.append(carried)
+    return taps.outputs(*(stacked(each[::-1] if backward else each) for each in (states, beyond)))
 
 
 def run(recurrence: Recurrence, arguments: Mapping[str, Any]) -> Any:

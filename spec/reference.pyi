@@ -1,7 +1,7 @@
 # Made from the declarations by `python -m rlscan.spec.stubs`; edit them, not this file.
 # ruff: noqa: PYI021  (editors show the docstrings)
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -49,6 +49,7 @@ class WholeNumPyArrays(steps.PlacesInNumPy):
 
 def Steps(call: Call, dtype: Any = ...) -> steps.Steps: ...  # noqa: N802
 def loop(call: Call, dtype: Any = ...) -> tuple[np.ndarray, ...]: ...
+def by_steps(taps: steps.Steps, stacked: Callable[[Sequence[Any]], Any], kept: Callable[[Any], Any] = ...) -> tuple[Any, ...]: ...
 def run(recurrence: Recurrence, arguments: Mapping[str, Any]) -> Any: ...
 def gae(
     rewards: np.ndarray,
