@@ -44,8 +44,7 @@ def on_explicit_axes(function: Callable[[Call], Outs], call: Call) -> Outs:
     frame = call.arrays[call.recurrence.frame.name]
     sharding = jax.typeof(frame).sharding
     mesh = sharding.mesh
-    explicit = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit}
-    if not explicit:
+    if AxisType.Explicit not in mesh.axis_types:
         return function(call)
     over = dict(zip(_out_axes(call), sharding.spec, strict=True)) | {None: None}
     specs = {name: PartitionSpec(*(over.get(axis) for axis in _axes(call, name))) for name in call.arrays}
@@ -55,7 +54,7 @@ def on_explicit_axes(function: Callable[[Call], Outs], call: Call) -> Outs:
         return function(_of_own_rows(call, arrays, numbers))
 
     out = PartitionSpec(*(over[axis] for axis in _out_axes(call)))
-    return jax.shard_map(own, mesh=mesh, in_specs=(specs, PartitionSpec()), out_specs=out, axis_names=explicit)(arrays, dict(call.numbers))
+    return jax.shard_map(own, mesh=mesh, in_specs=(specs, PartitionSpec()), out_specs=out)(arrays, dict(call.numbers))
 
 
 def on_automatic_axes(function: Callable[[Call], Outs], call: Call) -> Outs:
@@ -70,19 +69,20 @@ def on_automatic_axes(function: Callable[[Call], Outs], call: Call) -> Outs:
     return split_rows(own, axes, *[_out_axes(call)] * len(call.recurrence.output_names))(*call.arrays.values(), *call.numbers.values())
 
 
-def split_rows(function: Callable[..., Any], axes: tuple[Axes, ...], *out_axes: Axes) -> Callable[..., Any]:
+def split_rows(function: Callable[..., Outs], axes: tuple[Axes, ...], *out_axes: Axes) -> Callable[..., Outs]:
     """`function` of arrays with these axes, which has no derivative, on each device for what it has; what all need is fetched."""
+    # inside `jax.shard_map` rows are split already, and a partitioner need not find the devices
+    if AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types:
+        return function
     on_each = custom_partitioning(function)
 
     def partition(mesh: Any, operands: Any, results: Any) -> Any:
-        results = results if isinstance(results, tuple) else (results,)
         over = {axis: names for axis, names in zip(out_axes[0], results[0].sharding.spec, strict=True) if axis is not None}
 
         def laid_out(own: Axes) -> NamedSharding:
             return NamedSharding(mesh, PartitionSpec(*(over.get(axis) for axis in own)))
 
-        outs = tuple(map(laid_out, out_axes))
-        return mesh, function, outs if len(outs) > 1 else outs[0], tuple(map(laid_out, axes))
+        return mesh, function, tuple(map(laid_out, out_axes)), tuple(map(laid_out, axes))
 
     names: dict[Any, str] = {}
     alone: list[str] = []
@@ -101,16 +101,16 @@ def split_rows(function: Callable[..., Any], axes: tuple[Axes, ...], *out_axes: 
     on_each.def_partition(partition, sharding_rule=rule)
 
     @custom_vmap
-    def batched(*operands: jax.Array) -> Any:
+    def batched(*operands: jax.Array) -> Outs:
         return on_each(*operands)
 
     @batched.def_vmap
-    def _(size: int, is_batched: list[bool], *operands: jax.Array) -> Any:
+    def _(_: int, is_batched: list[bool], *operands: jax.Array) -> Any:
         """More rows, the first ones."""
         new = object()
         more = tuple((new, *own) if batch else own for own, batch in zip(axes, is_batched, strict=True))
-        each = jax.vmap(function, in_axes=[0 if batch else None for batch in is_batched], axis_size=size)
+        each = jax.vmap(function, in_axes=[0 if batch else None for batch in is_batched])
         outs = split_rows(each, more, *((new, *own) for own in out_axes))(*operands)
-        return outs, jax.tree.map(lambda _: True, outs)
+        return outs, (True,) * len(outs)
 
     return batched

@@ -27,3 +27,11 @@ def test_dtensors(processes, tmp_path):
         for process in ranks:
             process.kill()
             process.wait()
+
+
+def test_arrays_of_jax():
+    """What is checked is in `devices.py`."""
+    pytest.importorskip("rlscan.jax_pallas._scan_primitive")
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-P", str(Path(__file__).with_name("devices.py"))], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
