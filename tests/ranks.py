@@ -169,21 +169,19 @@ def check_errors(mesh: Any) -> None:
     def gae(rewards=rows, values=rows, terminated=rows, next_values=rows, **others):
         return torch_triton.gae(rewards, values, terminated=terminated, next_values=next_values, **others)
 
-    refuses(ValueError, r"gae: rewards is S\(1\) over dimension 0 of the mesh, and that axis is time, .* redistribute it to Shard", lambda: gae(time))
-    refuses(ValueError, r"gae: terminated is S\(1\) .* that axis is time", lambda: gae(terminated=time))
-    refuses(ValueError, r"gae: rewards is S\(0\) .* that axis is time", lambda: gae(time_axis=0))
-    refuses(ValueError, r"gae: gamma is S\(1\) .* that axis is time", lambda: gae(gamma=by_time))
-    refuses(
-        ValueError, r"gae: gamma is S\(0\) .* one element along that axis for all of rewards", lambda: gae(gamma=spread(torch.ones(1, 6), mesh, [Shard(0)]))
-    )
-    refuses(ValueError, r"gae: values is P.* over dimension 0", lambda: gae(values=DTensor.from_local(x, mesh, [Partial()], run_check=False)))
+    refuses(ValueError, r"gae: rewards is Shard\(dim=1\) over dimension 0 of the mesh, and that axis is time, .* redistribute it to Shard", lambda: gae(time))
+    refuses(ValueError, r"gae: terminated is Shard\(dim=1\) .* that axis is time", lambda: gae(terminated=time))
+    refuses(ValueError, r"gae: rewards is Shard\(dim=0\) .* that axis is time", lambda: gae(time_axis=0))
+    by_row, by_time = (spread(torch.ones(1, 6), mesh, [Shard(axis)]) for axis in (0, 1))
+    refuses(ValueError, r"gae: gamma is Shard\(dim=1\) .* that axis is time", lambda: gae(gamma=by_time))
+    refuses(ValueError, r"gae: gamma is Shard\(dim=0\) .* one element along that axis for all of rewards", lambda: gae(gamma=by_row))
+    refuses(ValueError, r"gae: values is Partial\(sum\) over dimension 0", lambda: gae(values=DTensor.from_local(x, mesh, [Partial()], run_check=False)))
     refuses(TypeError, "gae: next_values is a torch.Tensor beside DTensors", lambda: gae(next_values=x))
     refuses(TypeError, "gae: gamma is a torch.Tensor beside DTensors", lambda: gae(gamma=torch.tensor(0.5)))
     refuses(TypeError, "gae: rewards is a torch.Tensor beside DTensors", lambda: gae(x))
     refuses(ValueError, "gae: out was given beside arguments that are DTensors", lambda: gae(out=gae()))
-    refuses(
-        TypeError, "gae: out has for advantages a DTensor, whose memory is not its own", lambda: torch_triton.gae(x, x, terminated=x, next_values=x, out=gae())
-    )
+    plain = {"rewards": x, "values": x, "terminated": x, "next_values": x}
+    refuses(TypeError, "gae: out has for advantages a DTensor, whose memory is not its own", lambda: torch_triton.gae(**plain, out=gae()))
     refuses(ValueError, r"gae: values has shape \(4, 5\)", lambda: gae(values=spread(x[:, :5], mesh, [Shard(0)])))
     other = init_device_mesh("cpu", (1, mesh.size()), mesh_dim_names=NAMES)
     refuses(ValueError, "gae: values is on .* wanted one mesh", lambda: gae(values=spread(x, other, [Replicate(), Shard(0)])))
@@ -191,7 +189,7 @@ def check_errors(mesh: Any) -> None:
     refuses(ValueError, "axis 2 of the results, where addend is sharded along axis 0", lambda: torch_triton.affine_scan(cube[0], cube[1], time_axis=1))
     actions = spread(torch.ones(4, 6, 4), mesh, [Shard(2)])
     refuses(
-        ValueError, r"retrace: next_q_values is S\(2\) .* that axis is actions",
+        ValueError, r"retrace: next_q_values is Shard\(dim=2\) .* that axis is actions",
         lambda: torch_triton.retrace(rows, rows, rows, next_q_values=actions, next_policy=actions, terminated=rows),
     )  # fmt: skip
     assert torch_triton.gae(whole, whole, terminated=whole, next_values=whole).advantages.placements == whole.placements

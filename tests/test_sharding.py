@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 4])
 def test_dtensors(processes, tmp_path):
     """What each process checks is in `ranks.py`."""
@@ -29,6 +30,7 @@ def test_dtensors(processes, tmp_path):
             process.wait()
 
 
+@pytest.mark.slow
 def test_arrays_of_jax():
     """What is checked is in `devices.py`."""
     pytest.importorskip("rlscan.jax_pallas._scan_primitive")

@@ -64,16 +64,16 @@ def _layout(call: Call) -> Layout:
                 continue
             where = f"over dimension {dimension} of the mesh"
             if type(placement) is not Shard:
-                raise wrong(ValueError, name, f"is {placement} {where}; {INSTEAD}")
+                raise wrong(ValueError, name, f"is {placement!r} {where}; {INSTEAD}")
             axis, size = axes[placement.dim], array.shape[placement.dim]
             if axis is None or axis == call.time_axis:
                 what = "actions, over which a sum is taken" if axis is None else "time, along which each step needs the one beside it"
-                raise wrong(ValueError, name, f"is {placement} {where}, and that axis is {what}; {INSTEAD}")
+                raise wrong(ValueError, name, f"is {placement!r} {where}, and that axis is {what}; {INSTEAD}")
             if size != call.shape[axis]:
-                raise wrong(ValueError, name, f"is {placement} {where}, and has one element along that axis for all of {frame}; redistribute it to Replicate")
+                raise wrong(ValueError, name, f"is {placement!r} {where}, and has one element along that axis for all of {frame}; redistribute it to Replicate")
             if sharded[dimension] not in (None, axis):
                 theirs = f"{first[dimension]} is sharded along axis {sharded[dimension]} of the results"
-                raise wrong(ValueError, name, f"is {placement} {where}, along axis {axis} of the results, where {theirs}; wanted one")
+                raise wrong(ValueError, name, f"is {placement!r} {where}, along axis {axis} of the results, where {theirs}; wanted one")
             sharded[dimension] = axis
             first.setdefault(dimension, name)
     return mesh, sharded
