@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 from jax.custom_batching import custom_vmap
-from jax.experimental.custom_partitioning import SdyShardingRule, custom_partitioning
+from jax.experimental.custom_partitioning import ArrayMapping, SdyShardingRule, custom_partitioning
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from rlscan.spec.calls import Call
@@ -87,7 +87,7 @@ def split_rows(function: Callable[..., Outs], axes: tuple[Axes, ...], *out_axes:
     names: dict[Any, str] = {}
     alone: list[str] = []
 
-    def factors(own: Axes) -> tuple[str, ...]:
+    def factors(own: Axes) -> ArrayMapping:
         made = []
         for axis in own:
             if axis is None:
@@ -95,7 +95,7 @@ def split_rows(function: Callable[..., Outs], axes: tuple[Axes, ...], *out_axes:
                 made.append(alone[-1])
             else:
                 made.append(names.setdefault(axis, f"rows{len(names)}"))
-        return tuple(made)
+        return ArrayMapping(*made)
 
     rule = SdyShardingRule(tuple(map(factors, axes)), tuple(map(factors, out_axes)), need_replication_factors=tuple(alone))
     on_each.def_partition(partition, sharding_rule=rule)

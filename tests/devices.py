@@ -53,7 +53,7 @@ def calls(layout: str):
         yield recurrence, exact(recurrence, draw(recurrence, variant, frame, time)), frame, row
 
 
-def check_calls(kind: AxisType, layout: str, method: str, with_gradients: bool) -> None:
+def check_calls(kind: AxisType, layout: str, method: Any, with_gradients: bool) -> None:
     """Every operation and its gradients: the numbers of one device, laid out as the rows are, by a program without a collective."""
     mesh = mesh_of(kind)
     for recurrence, arguments, frame, row in calls(layout):
@@ -89,9 +89,9 @@ def check_calls(kind: AxisType, layout: str, method: str, with_gradients: bool) 
                 np.testing.assert_array_equal(found[name], alone[name], err_msg=f"{what}, {name}")
 
 
-def gae(method, rewards, bootstrap_value, gamma=0.5, time_axis=-1):
+def gae(method: Any, rewards: Any, bootstrap_value: Any, gamma: Any = 0.5) -> Any:
     given = {"rewards": rewards, "values": rewards, "terminated": rewards > 2, "bootstrap_value": bootstrap_value, "gamma": gamma, "lam": 0.5}
-    return jax_pallas.run(RECURRENCES["gae"], given | {"time_axis": time_axis}, method).advantages
+    return jax_pallas.run(RECURRENCES["gae"], given, method).advantages
 
 
 def window(shape: tuple[int, ...] = (FEW, STEPS)) -> tuple[np.ndarray, np.ndarray]:
@@ -99,7 +99,7 @@ def window(shape: tuple[int, ...] = (FEW, STEPS)) -> tuple[np.ndarray, np.ndarra
     return rewards, rewards[..., 0]
 
 
-def check_time(kind: AxisType, method: str) -> None:
+def check_time(kind: AxisType, method: Any) -> None:
     """Sharded over time, the rows are put together, and the numbers are the same."""
     rewards, bootstrap = window((4, DEVICES))
     wanted = gae("vectorised", *map(jnp.asarray, (rewards, bootstrap)))
@@ -110,7 +110,7 @@ def check_time(kind: AxisType, method: str) -> None:
     np.testing.assert_array_equal(compiled(*given), wanted)
 
 
-def check_mixed(kind: AxisType, method: str) -> None:
+def check_mixed(kind: AxisType, method: Any) -> None:
     """What all devices have is cut, and the gradient of a number is a sum over them; outside of `jax.jit` too."""
     rewards, bootstrap = window()
     mesh = mesh_of(kind)
@@ -127,7 +127,7 @@ def check_mixed(kind: AxisType, method: str) -> None:
     assert made.sharding.is_equivalent_to(given[0].sharding, 2), made.sharding
 
 
-def check_transformed(kind: AxisType, method: str) -> None:
+def check_transformed(kind: AxisType, method: Any) -> None:
     """More rows by `jax.vmap`, twice and in a loop, on a mesh of two axes: of rows that were added, and of rows that were there; or of the latter alone."""
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("more", "rows"), axis_types=(kind,) * 2)
     rewards, bootstrap = window((2, 3, FEW, STEPS))
@@ -136,7 +136,7 @@ def check_transformed(kind: AxisType, method: str) -> None:
         check_looped(method, mesh, spec, rewards, bootstrap, alone)
 
 
-def check_looped(method: str, mesh: Mesh, spec: PartitionSpec, rewards: np.ndarray, bootstrap: np.ndarray, alone: Any) -> None:
+def check_looped(method: Any, mesh: Mesh, spec: PartitionSpec, rewards: np.ndarray, bootstrap: np.ndarray, alone: Any) -> None:
     given = tuple(jax.device_put(x, NamedSharding(mesh, spec)) for x in (rewards, bootstrap))
 
     def looped(rewards, bootstrap):

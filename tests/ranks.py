@@ -11,10 +11,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 
-from rlscan import torch_triton
+from rlscan import torch_triton as operations
 from rlscan.crosscheck.draw import FORMS, draw, exact, variants
 from rlscan.crosscheck.scenarios import covering
 from rlscan.spec.recurrences import RECURRENCES
+
+# that results are DTensors, stubs don't say
+torch_triton: Any = operations
 
 STEPS = 4
 # Of those that hold every pair of choices, which come first are those that hold most.
@@ -30,11 +33,11 @@ LAYOUTS: dict[tuple[int, ...], list[tuple[tuple[int, ...], int, tuple[int, ...],
 }
 
 
-def replicated(x: torch.Tensor, mesh: Any) -> DTensor:
+def replicated(x: torch.Tensor, mesh: Any) -> Any:
     return DTensor.from_local(x, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
-def spread(x: torch.Tensor, mesh: Any, placements: list[Any]) -> DTensor:
+def spread(x: torch.Tensor, mesh: Any, placements: list[Any]) -> Any:
     """Of what each process has, its own part."""
     return replicated(x, mesh).redistribute(mesh, placements).detach()
 
@@ -73,7 +76,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.dtype == other.dtype and torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0))
 
 
-def same_part(one: DTensor, other: torch.Tensor) -> bool:
+def same_part(one: Any, other: torch.Tensor) -> bool:
     """Whether this process has its part of `other`, and knows the shape of all."""
     if any(placement.is_partial() for placement in one.placements):
         return same(one.full_tensor(), other)
@@ -147,7 +150,7 @@ def check_mixed(mesh: Any) -> None:
         made = torch_triton.gae(rewards, values, **given).advantages
     assert traffic.get_total_counts() == 0
     assert list(made.placements) == rows
-    alone = x.clone().requires_grad_()
+    alone: Any = x.clone().requires_grad_()
     wanted = torch_triton.gae(x, alone, terminated=terminated, bootstrap_value=x[:, 0], gamma=0.5, lam=0.5).advantages
     # the sums above were counted, and so not made by NumPy
     assert same(torch_triton.gae(rewards, values, **given).advantages.full_tensor(), wanted)
@@ -198,10 +201,10 @@ def check_errors(mesh: Any) -> None:
 def check_compiled(mesh: Any) -> None:
     x = spread(torch.arange(30.0).reshape(5, 6), mesh, [Shard(0)])
 
-    def advantages(x):
+    def advantages(x: Any) -> Any:
         return torch_triton.gae(x, x, terminated=x > 25, next_values=x).advantages * 2
 
-    made = torch.compile(advantages, fullgraph=True, backend="aot_eager")(x)
+    made: Any = torch.compile(advantages, fullgraph=True, backend="aot_eager")(x)
     assert made.placements == x.placements
     torch.testing.assert_close(made.full_tensor(), advantages(x).full_tensor())
 
