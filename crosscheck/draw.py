@@ -125,6 +125,19 @@ def draw(
     return arguments | dict(variant.options)
 
 
+def exact(recurrence: Recurrence, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The same call with numbers whose sums and products over a few steps are exact, so that results and derivatives are the same in any order."""
+    random, made = np.random.default_rng(0), dict(arguments)
+    for argument in recurrence.arguments:
+        x = made.get(argument.name)
+        if argument.shape == "number" or (argument.shape == "parameter" and x is not None and not isinstance(x, np.ndarray)):
+            made[argument.name] = 2.0 if argument.shape == "number" else 0.5
+        elif isinstance(x, np.ndarray) and not argument.flag:
+            halves = argument.shape == "parameter" or argument.name == "next_policy"
+            made[argument.name] = random.choice([0] if argument.logarithm else [0.5, 1] if halves else [-2, -1, 1, 3], x.shape).astype(x.dtype)
+    return made
+
+
 def defaults(recurrence: Recurrence) -> dict[str, Any]:
     """What stands for the numbers and options that a caller leaves out; arrays have no defaults."""
     return {argument.name: argument.default for argument in recurrence.arguments if argument.default is not REQUIRED and argument.default is not None}

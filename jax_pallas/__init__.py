@@ -33,9 +33,9 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["k
     Args:
         recurrence: its declaration.
         arguments: by public name.
-        method: the Pallas kernels, or whole-array `jax.lax`; None: the kernels on a GPU, `jax.lax` elsewhere, for arrays that
-            are spread over several devices, and where this JAX can't compile the kernels. Kernels run on a CPU only in
-            Pallas' interpret mode, which is slow. Derivatives are computed by `jax.lax`.
+        method: the Pallas kernels, or whole-array `jax.lax`; None: the kernels on a GPU, `jax.lax` elsewhere, and where this JAX
+            can't compile the kernels. Kernels run on a CPU only in Pallas' interpret mode, which is slow. Derivatives are
+            computed by `jax.lax`.
     """
     arguments = complete(recurrence, arguments)
     if method not in (None, "kernels", "vectorised"):
@@ -56,8 +56,7 @@ def _outputs(call: Call, method: Literal["kernels", "vectorised"] | None) -> tup
         from rlscan.jax_pallas.launch import by_kernels
 
         return by_kernels(call, platform == "cpu")
-    on_one = traced or call.device is not None
-    if method == "vectorised" or platform != "gpu" or not on_one or not _kernels_can_run(call):
+    if method == "vectorised" or platform != "gpu" or not _kernels_can_run(call):
         return by_whole_arrays(call)
     return _by_platform(call)
 

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
+from rlscan.jax_pallas.sharded import on_explicit_axes
 from rlscan.spec.calls import Call
 
 # Steps of a CPU's loop between two looks at its condition: beyond this, programs grow and gain nothing.
@@ -102,7 +103,7 @@ def compiled(function: Callable[..., tuple[jax.Array, ...]]) -> Callable[..., tu
     @functools.partial(jax.jit, static_argnums=(0, 1))
     def once(kind: tuple, options: tuple, arrays: dict[str, jax.Array], numbers: dict[str, Any]) -> tuple[jax.Array, ...]:
         wiring, shape, frame_ndim, time_axis, dtype, fades = kind
-        return function(Call(wiring, arrays, numbers, shape, frame_ndim, time_axis, dtype, None, fades), *options)
+        return on_explicit_axes(lambda call: function(call, *options), Call(wiring, arrays, numbers, shape, frame_ndim, time_axis, dtype, None, fades))
 
     @functools.wraps(function)
     def call_once(call: Call, *options: Any) -> tuple[jax.Array, ...]:

@@ -13,8 +13,10 @@ from jax.experimental import pallas as pl
 from rlscan.jax_pallas import _scan_primitive as scan_primitive
 from rlscan.jax_pallas import kernels
 from rlscan.jax_pallas.arrays import compiled
+from rlscan.jax_pallas.sharded import on_automatic_axes
 from rlscan.jax_pallas.vectorised import differentiable
 from rlscan.spec.calls import Call
+from rlscan.spec.geometry import axes_of
 from rlscan.spec.plan import Plan, plan
 from rlscan.spec.program import ACTIONS, program
 
@@ -24,7 +26,7 @@ MOST_ROWS = 2**31 - 1024
 
 def by_kernels(call: Call, interpret: bool, chosen: Plan | None = None) -> tuple[jax.Array, ...]:
     """The outputs of a call that has elements, by the kernels."""
-    return _launch(call, interpret, chosen or _plan(call))
+    return _launch(call, interpret, chosen)
 
 
 def _plan(call: Call) -> Plan:
@@ -44,18 +46,20 @@ def _say_that_it_is_slow() -> None:
 
 
 @compiled
-def _launch(call: Call, interpret: bool, chosen: Plan) -> tuple[jax.Array, ...]:
-    return differentiable(call, functools.partial(_launches, interpret, chosen))
+def _launch(call: Call, interpret: bool, chosen: Plan | None) -> tuple[jax.Array, ...]:
+    # XLA can't look into a kernel, and would give every device all rows
+    return differentiable(call, functools.partial(on_automatic_axes, functools.partial(_launches, interpret, chosen)))
 
 
-def _launches(interpret: bool, chosen: Plan, call: Call) -> tuple[jax.Array, ...]:
+def _launches(interpret: bool, chosen: Plan | None, call: Call) -> tuple[jax.Array, ...]:
+    chosen = chosen or _plan(call)
     operands = {**call.arrays, **call.numbers}
     recurrence, wiring, code, dtype = call.recurrence, call.wiring, program(call.wiring), jnp.dtype(call.dtype)
     sizes, time, axes = _axes(call)
     used = dict.fromkeys((*code.sources, *code.edges, *([wiring.seed] if wiring.seed else ())))
     refs = {}
     for name in used:
-        actions = operands[name].shape[-1:] if _kind(call, name) == "actions" else ()
+        actions = operands[name].shape[-1:] if name in call.arrays and None in axes_of(call, name, operands[name].ndim) else ()
         # no copy, for the elements stay in their order
         refs[name] = scan_primitive.addressable(jnp.reshape(operands[name], (*(sizes[axis] for axis in axes[name]), *actions)))
     special = kernels.Special(
@@ -122,14 +126,6 @@ def _axes(call: Call) -> tuple[tuple[int, ...], int, dict[str, tuple[int, ...]]]
 
 def _full_shape(call: Call, name: str) -> tuple[int, ...]:
     """A size for each axis of the outputs, 1 where the array repeats."""
-    kind, shape = _kind(call, name), tuple(call.arrays[name].shape)
-    if kind == "row":
-        return (*shape[: call.time_axis], 1, *shape[call.time_axis :])
-    if kind == "actions":
-        shape = shape[:-1]
-    features = len(call.shape) - call.frame_ndim if kind != "inputs" else 0
-    return (1,) * (len(call.shape) - features - len(shape)) + shape + (1,) * features
-
-
-def _kind(call: Call, name: str) -> str:
-    return next(argument.shape for argument in call.recurrence.arguments if argument.name == name)
+    shape = call.arrays[name].shape
+    own = dict(zip(axes_of(call, name, len(shape)), shape, strict=True))
+    return tuple(own.get(axis, 1) for axis in range(len(call.shape)))

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rlscan.jax_pallas.arrays import UNROLL, WholeArrays, compiled
+from rlscan.jax_pallas.sharded import split_rows
 from rlscan.spec import coefficients
 from rlscan.spec.calls import Call
 from rlscan.spec.steps import FiniteSteps, Steps
@@ -94,11 +95,22 @@ def _loop(step: Step, alpha: jax.Array, beta: jax.Array, seed: jax.Array, backwa
     return lax.scan(body, seed, (alpha, beta), reverse=backward, unroll=UNROLL)[1]
 
 
+@jax.custom_jvp
 def _turned(array: jax.Array) -> jax.Array:
-    """The transpose, by few rows at a time: at strides that are powers of two, the cache lines of many would push each other out."""
+    """The transpose."""
+    return split_rows(_turned_by_few, (("rows", None),), (None, "rows"))(array)[0]
+
+
+@_turned.defjvp
+def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    return _turned(*primals), tangents[0].T
+
+
+def _turned_by_few(array: jax.Array) -> tuple[jax.Array]:
+    """By few rows at a time: at strides that are powers of two, the cache lines of many would push each other out."""
     rows = array.shape[0]
     width = max(ROWS, -(-rows // TURNS))
-    return lax.optimization_barrier(jnp.concatenate([array[first : first + width].T for first in range(0, rows, width)], 1))
+    return (lax.optimization_barrier(jnp.concatenate([array[first : first + width].T for first in range(0, rows, width)], 1)),)
 
 
 def _tree(then: Callable[..., tuple[jax.Array, ...]], step: Step, alpha: jax.Array, beta: jax.Array, seed: jax.Array, backward: bool) -> jax.Array:

@@ -45,24 +45,30 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
+def axes_of(call: Call, name: str, ndim: int) -> tuple[int | None, ...]:
+    """Which axis of the outputs each axis of an array of the call is; None for that of actions."""
+    kind = next(argument.shape for argument in call.recurrence.arguments if argument.name == name)
+    if kind == "row":
+        return tuple(axis for axis in range(len(call.shape)) if axis != call.time_axis)
+    if kind == "actions":
+        return (*range(ndim - 1), None)
+    end = len(call.shape) if kind == "inputs" else call.frame_ndim
+    return tuple(range(end - ndim, end))
+
+
 def geometry(call: Call, arrays: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]], output: tuple[int, ...]) -> Geometry:
     """The geometry of a call whose arrays have these (shape, strides), and whose output these strides."""
-    kinds = {argument.name: argument.shape for argument in call.recurrence.arguments}
     axes = [axis for axis in range(len(call.shape)) if axis != call.time_axis]
     rows: dict[str, tuple[int, ...]] = {"": tuple(output[axis] for axis in axes)}
     time: dict[str, int] = {"": output[call.time_axis]}
     action: dict[str, int] = {}
     for name, (shape, strides) in arrays.items():
-        array_strides = tuple(0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True))
-        if kinds[name] == "row":
-            rows[name] = array_strides
-            continue
-        if kinds[name] == "actions":
-            *array_strides, action[name] = array_strides
-        behind = len(call.shape) - call.frame_ndim if kinds[name] != "inputs" else 0
-        full = (0,) * (len(call.shape) - behind - len(array_strides)) + tuple(array_strides) + (0,) * behind
-        rows[name] = tuple(full[axis] for axis in axes)
-        time[name] = full[call.time_axis]
+        along = {axis: 0 if size == 1 else stride for axis, size, stride in zip(axes_of(call, name, len(shape)), shape, strides, strict=True)}
+        rows[name] = tuple(along.get(axis, 0) for axis in axes)
+        if call.time_axis in along:
+            time[name] = along[call.time_axis]
+        if None in along:
+            action[name] = along[None]
     sizes = tuple(call.shape[axis] for axis in axes)
     sizes, rows = _merged(sizes, rows)
     return Geometry(sizes, call.steps, rows, time, action)

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import torch
 
-from rlscan.spec.calls import check, complete
+from rlscan.spec.calls import Call, check, complete
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.spec.signatures import public_function
 from rlscan.torch_triton._private import is_traced
-from rlscan.torch_triton.arrays import DTYPES, Tensors, are_readable, is_differentiated, like_of
+from rlscan.torch_triton.arrays import DTYPES, Tensors, are_readable, is_differentiated, is_sharded, like_of
 from rlscan.torch_triton.gradients import differentiable
 from rlscan.torch_triton.launch import by_kernels
 from rlscan.torch_triton.operators import define, given_to
@@ -48,6 +48,8 @@ def run(
 
 
 def _run(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = None, method: Literal["kernels", "vectorised"] | None = None) -> Any:
+    if torch.compiler.is_compiling() and any(map(is_sharded, arguments.values())):
+        return _on_each_device(check(recurrence, arguments, _TENSORS), arguments, out, method)
     if torch.compiler.is_compiling() and out is None and method is None and RECURRENCES.get(recurrence.name) is recurrence:
         made = _OPERATORS[recurrence.name](*given_to(recurrence, arguments))
         return made if _RESULTS[recurrence.name] is None else _RESULTS[recurrence.name](*made)
@@ -58,6 +60,8 @@ def _run(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = None, 
         return recurrence.pack(prepared(given, outs))
     call = check(recurrence, arguments, _TENSORS)
     if not are_readable(call.arrays.values()):
+        if any(map(is_sharded, call.arrays.values())):
+            return _on_each_device(call, arguments, out, method)
         method = "vectorised"
     elif method is None:
         method = "kernels" if call.device.type == "cuda" and _kernels_can_run() else "vectorised"
@@ -72,6 +76,16 @@ def _run(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = None, 
         return recurrence.pack(by_kernels(call, outs, functools.partial(keep, recurrence, arguments)))
     results = by_whole_arrays(call)
     return recurrence.pack(results if outs is None else tuple(one.copy_(result) for one, result in zip(outs, results, strict=True)))
+
+
+def _on_each_device(call: Call, arguments: Mapping[str, Any], out: Any, method: Literal["kernels", "vectorised"] | None) -> Any:
+    from rlscan.torch_triton.sharded import gathered, local
+
+    if out is not None:
+        raise ValueError(f"{call.recurrence.name}: out was given beside arguments that are DTensors, whose results are new; pass none")
+    layout, arrays = local(call)
+    results = _run(call.recurrence, {**arguments, **arrays}, None, method)
+    return call.recurrence.pack(gathered(call, layout, results if isinstance(results, tuple) else (results,)))
 
 
 def _scan(method: Literal["kernels", "vectorised"], alpha: torch.Tensor, beta: torch.Tensor, seed: torch.Tensor, backward: bool) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -31,6 +32,12 @@ def are_readable(arrays: Iterable[torch.Tensor]) -> bool:
     """Whether these are what they seem, with memory that kernels and NumPy can work in: nothing traces or transforms what is done with them."""
     dispatch = "__torch_dispatch__"
     return not is_traced() and not any(is_transformed(x) or getattr(type(x), dispatch) is not getattr(torch.Tensor, dispatch) for x in arrays)
+
+
+def is_sharded(x: Any) -> bool:
+    """Whether it is a `DTensor`. There is none where nothing has imported its module, which takes longer than PyTorch does without it."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(x, module.DTensor)
 
 
 def is_differentiated(array: torch.Tensor) -> bool:

@@ -42,6 +42,8 @@ def check_out(recurrence: Recurrence, out: Any, like: torch.Tensor, device: torc
         return outs
     ranges = [*map(_range, outs), *[_range(x) for x in tensors if x.numel() and x.device == device]]
     for number, (first, end) in enumerate(ranges[: len(outs)]):
+        if not first:
+            raise wrong(TypeError, f"has for {names[number]} a {type(outs[number]).__qualname__}, whose memory is not its own; wanted a torch.Tensor")
         if outs[number].is_neg() or any(first < other_end and other_first < end for other_first, other_end in ranges[number + 1 :]):
             raise wrong(ValueError, f"shares the memory of {names[number]} with an argument or another result")
     return outs
