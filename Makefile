@@ -4,7 +4,7 @@
 #   BUILD=cpu, BUILD=cuda      which builds of torch and jax to install; by default cuda where there is an NVIDIA GPU
 #   PY=python3                 make no environment: this interpreter has torch, jax and the tools already
 #   PYTHON_NEWEST=python3.13   the interpreter of the lane with the newest JAX, if the search below does not find the right one
-#   PYTEST_ARGS="-m gpu"       further arguments of pytest, for `make unit` and `make test`
+#   PYTEST_ARGS="-m gpu"       arguments of pytest, for `make unit` and `make test`; by default, a process for each of up to 8 processors
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -23,9 +23,12 @@ PACKAGES := spec torch_triton jax_pallas crosscheck
 LINKS := $(CURDIR)/build/links
 
 ifdef PY
+PYTEST_ARGS ?=
 ENVIRONMENT := links
 RUN := PYTHONPATH=$(LINKS) $(PY) -P
 else
+# Whole files to each process, for their fixtures compile.
+PYTEST_ARGS ?= -n auto --maxprocesses 8 --dist loadscope
 PY := .venv/bin/python
 ENVIRONMENT := links .venv/.$(BUILD)
 # JAX from 0.11 on needs Python 3.12. pyenv's interpreters do not run under their own names unless they are activated.
