@@ -376,6 +376,16 @@ def test_float64_is_refused_where_jax_would_read_it_in_32_bits():
         jax_pallas.affine_scan(wide, 0.5)
 
 
+def test_kernels_refuse_sizes_that_are_not_known():
+    sizes = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, t"), jnp.float32)
+
+    def sums(inputs):
+        return jax_pallas.run(RECURRENCES["affine_scan"], {"addend": inputs, "factor": 1.0}, "kernels")
+
+    with pytest.raises(NotImplementedError, match=r"affine_scan: addend has the symbolic shape \(n, t\)"):
+        jax.eval_shape(sums, sizes)
+
+
 def test_several_devices():
     """Spread over them by hand, by JAX, and on one that is not the first."""
     program = """

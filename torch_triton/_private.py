@@ -51,18 +51,19 @@ def in_rows(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> tor
 
     They come as stand-ins of another kind than those of `torch.func`, for which few operations are known.
     """
-    is_batched = getattr(_FUNCTORCH, "is_legacy_batchedtensor", None)
-    batched = [] if is_batched is None else list(filter(is_batched, arrays))
+    batched = list(filter(_is_many, arrays))
     if not batched:
         return function(*arrays)
     # the thread that differentiates need not know how deep it is
-    level = next((level for level in range(1, DEEPEST) if not any(is_batched(torch._remove_batch_dim(x, level, 1, 0)) for x in batched)), None)
+    level = next((level for level in range(1, DEEPEST) if not any(_is_many(torch._remove_batch_dim(x, level, 1, 0)) for x in batched)), None)
     if level is None:
         raise NotImplementedError("is_grads_batched within is_grads_batched; take the outer gradients one by one, or use torch.func.vmap")
     size = torch._remove_batch_dim(batched[0], level, 1, 0).shape[0]
-    rows = [torch._remove_batch_dim(x, level, size, x.ndim) if is_batched(x) else x.unsqueeze(-1).expand(*x.shape, size) for x in arrays]
+    rows = [torch._remove_batch_dim(x, level, size, x.ndim) if _is_many(x) else x.unsqueeze(-1).expand(*x.shape, size) for x in arrays]
     return torch._add_batch_dim(function(*rows), rows[0].ndim - 1, level)
 
+
+_is_many: Callable[[torch.Tensor], bool] = getattr(_FUNCTORCH, "is_legacy_batchedtensor", lambda x: False)
 
 DEEPEST = 64
 """No more levels of batches can lie in each other in PyTorch."""

@@ -87,8 +87,8 @@ class _AffineScan(torch.autograd.Function):
     @staticmethod
     def forward(alpha: torch.Tensor, beta: torch.Tensor, seed: torch.Tensor, backward: bool, scan: Scan) -> torch.Tensor:
         # of a recorded program it would be a step, which PyTorch can't do for many gradients at once
-        arrays = [x.detach() if in_forward_mode() else x for x in (alpha, beta, seed)]
-        return scan(*arrays, backward)
+        alpha, beta, seed = (x.detach() if in_forward_mode() else x for x in (alpha, beta, seed))
+        return scan(alpha, beta, seed, backward)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
