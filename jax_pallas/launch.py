@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +46,31 @@ def _say_that_it_is_slow() -> None:
 
 @compiled
 def _launch(call: Call, interpret: bool, chosen: Plan) -> tuple[jax.Array, ...]:
-    return differentiable(call, functools.partial(_launches, interpret, chosen))
+    return differentiable(call, functools.partial(_launches_or_nothing, interpret, chosen))
+
+
+def _launches_or_nothing(interpret: bool, chosen: Plan, call: Call) -> tuple[jax.Array, ...]:
+    def launches(operands: dict[str, dict[str, Any]]) -> tuple[jax.Array, ...]:
+        return _launches(interpret, chosen, dataclasses.replace(call, **operands))
+
+    return _mappable(launches)({"arrays": dict(call.arrays), "numbers": dict(call.numbers)})
+
+
+def _mappable(function: Callable[[Any], tuple[jax.Array, ...]]) -> Callable[[Any], tuple[jax.Array, ...]]:
+    """A function whose `jax.vmap` over nothing starts no kernel, which can't be started no times."""
+    mappable = jax.custom_batching.custom_vmap(function)
+
+    @mappable.def_vmap
+    def _(axis_size: int, in_batched: list[Any], operands: Any) -> tuple[tuple[jax.Array, ...], tuple[bool, ...]]:
+        axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched[0])
+        mapped = jax.vmap(function, in_axes=(axes,), axis_size=axis_size)
+        if axis_size == 0:
+            results = tuple(jnp.zeros(like.shape, like.dtype) for like in jax.eval_shape(mapped, operands))
+        else:
+            results = _mappable(mapped)(operands)
+        return results, (True,) * len(results)
+
+    return mappable
 
 
 def _launches(interpret: bool, chosen: Plan, call: Call) -> tuple[jax.Array, ...]:

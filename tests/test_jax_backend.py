@@ -288,6 +288,19 @@ def test_vmap_adds_rows(method):
     agree(recurrence, arguments, jax.vmap(lambda arrays: jax_pallas.run(recurrence, arrays | others, method))(arrays))
 
 
+@pytest.mark.parametrize("shape", [(0, 3, 5), (0, 5), (2, 0, 5), (2, 1, 0, 5)], ids=str)
+@each_method
+def test_vmap_over_nothing_and_several_times(shape, method):
+    def sums(inputs):
+        return jax_pallas.run(RECURRENCES["affine_scan"], {"addend": inputs, "factor": 1.0}, method)
+
+    mapped = functools.reduce(lambda function, _: jax.vmap(function), shape[2:], sums)
+    for inputs in (jnp.ones(shape), jnp.arange(24.0).reshape(*(2,) * (len(shape) - 1), -1)):
+        found, slope = mapped(inputs), jax.grad(lambda inputs: mapped(inputs).sum())(inputs)
+        assert np.array_equal(found, jnp.cumsum(inputs, -1))
+        assert np.array_equal(slope, np.broadcast_to(np.arange(inputs.shape[-1], 0, -1), inputs.shape))
+
+
 @each_method
 def test_a_traced_gamma_is_an_array_like_others(method):
     recurrence, arguments = RECURRENCES["gae"], gae_arguments()
