@@ -108,6 +108,16 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     docs.add_argument("--to", type=Path, default=Path("docs/recurrences.md"), metavar="FILE.md", help="default: %(default)s")
     docs.set_defaults(command=_docs)
 
+    transformations = commands.add_parser(
+        "transformations",
+        help="write the page of what works under which transformation",
+        description="Runs every operation under every transformation of PyTorch and JAX, on a CPU, and writes what came out. "
+        "Exit code 1, and nothing is written, where one is wrong.",
+    )
+    transformations.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a cell of the page is out of date")
+    transformations.add_argument("--to", type=Path, default=Path("docs/transformations.md"), metavar="FILE.md", help="default: %(default)s")
+    transformations.set_defaults(command=_transformations)
+
     kernels = commands.add_parser(
         "kernels",
         help="write what the compiled kernels take",
@@ -384,6 +394,31 @@ def _docs(options: argparse.Namespace) -> int:
     if options.to.is_file() and options.to.read_text(encoding="utf-8") == text:
         return 0
     print(f"{options.to} is out of date; run `python -m rlscan.crosscheck docs`", file=sys.stderr)
+    return 1
+
+
+def _transformations(options: argparse.Namespace) -> int:
+    if missing := [name for name in ("torch", "jax") if importlib.util.find_spec(name) is None]:
+        print(f"there is no {' and no '.join(missing)}, whose transformations are on the page", file=sys.stderr)
+        return 1
+    if not options.to.parent.is_dir():
+        print(f"there is no folder {options.to.parent}: run this in a checkout, or name a file by --to", file=sys.stderr)
+        return 2
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from rlscan.crosscheck import transformations
+
+    try:
+        with _progress(transformations.number()) as progress:
+            text = transformations.run_all(progress)
+    except AssertionError as error:
+        print(error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+        return 1
+    if not options.check:
+        options.to.write_text(text, encoding="utf-8")
+        return 0
+    if options.to.is_file() and transformations.read(options.to.read_text(encoding="utf-8"))[0] == transformations.read(text)[0]:
+        return 0
+    print(f"{options.to} is out of date; run `python -m rlscan.crosscheck transformations`", file=sys.stderr)
     return 1
 
 

@@ -52,6 +52,11 @@ def _outputs(call: Call, method: Literal["kernels", "vectorised"] | None) -> tup
         return (frame.astype(call.dtype),) * len(call.recurrence.output_names)
     traced = any(isinstance(array, Tracer) for array in call.arrays.values())
     platform = jax.default_backend() if traced else next(iter(frame.devices())).platform
+    if not all(isinstance(size, int) for size in call.shape):
+        if method == "kernels":
+            shape = f"has the symbolic shape {call.shape}, and kernels are planned for known sizes"
+            raise NotImplementedError(f"{call.recurrence.name}: {call.recurrence.frame.name} {shape}; wanted method='vectorised', or None")
+        return by_whole_arrays(call)
     if method == "kernels":
         from rlscan.jax_pallas.launch import by_kernels
 

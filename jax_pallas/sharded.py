@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.experimental.custom_partitioning import ArrayMapping, SdyShardingRule, custom_partitioning
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -105,12 +106,15 @@ def split_rows(function: Callable[..., Outs], axes: tuple[Axes, ...], *out_axes:
         return on_each(*operands)
 
     @batched.def_vmap
-    def _(_: int, is_batched: list[bool], *operands: jax.Array) -> Any:
-        """More rows, the first ones."""
+    def _(axis_size: int, is_batched: list[bool], *operands: jax.Array) -> Any:
+        """More rows, the first ones; where there are none, nothing is started, for a kernel can't be started no times."""
         new = object()
         more = tuple((new, *own) if batch else own for own, batch in zip(axes, is_batched, strict=True))
         each = jax.vmap(function, in_axes=[0 if batch else None for batch in is_batched])
-        outs = split_rows(each, more, *((new, *own) for own in out_axes))(*operands)
+        if axis_size == 0:
+            outs = tuple(jnp.zeros(like.shape, like.dtype) for like in jax.eval_shape(each, *operands))
+        else:
+            outs = split_rows(each, more, *((new, *own) for own in out_axes))(*operands)
         return outs, (True,) * len(outs)
 
     return batched

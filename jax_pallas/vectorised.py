@@ -71,6 +71,8 @@ def _by_steps(steps: Steps, finite: Callable[[jax.Array], jax.Array] = lambda st
 
     loop = functools.partial(_turned_loop if call.time_axis == len(call.row_shape) == 1 else _loop, step, backward=call.backward)
     tree = functools.partial(_tree, then, step, backward=call.backward)
+    if not isinstance(call.steps, int):  # exported for any number of them, of which no tree can be made
+        tree = loop
     state = lax.platform_dependent(alpha, beta, seed, cpu=loop, default=tree)
     return steps.outputs(state, steps.beside(state, seed, call.backward))
 
@@ -92,7 +94,8 @@ def _loop(step: Step, alpha: jax.Array, beta: jax.Array, seed: jax.Array, backwa
         state = step(*pair, state)
         return state, state
 
-    return lax.scan(body, seed, (alpha, beta), reverse=backward, unroll=UNROLL)[1]
+    unroll = UNROLL if isinstance(alpha.shape[0], int) else 1
+    return lax.scan(body, seed, (alpha, beta), reverse=backward, unroll=unroll)[1]
 
 
 @jax.custom_jvp
@@ -109,6 +112,8 @@ def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array,
 def _turned_by_few(array: jax.Array) -> tuple[jax.Array]:
     """By few rows at a time: at strides that are powers of two, the cache lines of many would push each other out."""
     rows = array.shape[0]
+    if not isinstance(rows, int):  # exported for any number of them
+        return array.T
     width = max(ROWS, -(-rows // TURNS))
     return (lax.optimization_barrier(jnp.concatenate([array[first : first + width].T for first in range(0, rows, width)], 1)),)
 

@@ -231,7 +231,8 @@ class _Checker:
     def check_dtypes(self) -> str:
         frame = self.recurrence.frame.name
         wide = self.library.dtype(self.arrays[frame]) == "float64"
-        for name, array in self.arrays.items():
+        # the frame first, which the others are held to
+        for name, array in sorted(self.arrays.items(), key=lambda item: item[0] != frame):
             dtype = self.library.dtype(array)
             if self.arguments[name].flag:
                 if dtype not in FLAGS:

@@ -308,6 +308,19 @@ def test_vmap_adds_rows(method):
     agree(recurrence, arguments, jax.vmap(lambda arrays: jax_pallas.run(recurrence, arrays | others, method))(arrays))
 
 
+@pytest.mark.parametrize("shape", [(0, 3, 5), (0, 5), (2, 0, 5), (2, 1, 0, 5)], ids=str)
+@each_method
+def test_vmap_over_nothing_and_several_times(shape, method):
+    def sums(inputs):
+        return jax_pallas.run(RECURRENCES["affine_scan"], {"addend": inputs, "factor": 1.0}, method)
+
+    mapped = functools.reduce(lambda function, _: jax.vmap(function), shape[2:], sums)
+    for inputs in (jnp.ones(shape), jnp.arange(24.0).reshape(*(2,) * (len(shape) - 1), -1)):
+        found, slope = mapped(inputs), jax.grad(lambda inputs: mapped(inputs).sum())(inputs)
+        assert np.array_equal(found, jnp.cumsum(inputs, -1))
+        assert np.array_equal(slope, np.broadcast_to(np.arange(inputs.shape[-1], 0, -1), inputs.shape))
+
+
 @each_method
 def test_a_traced_gamma_is_an_array_like_others(method):
     recurrence, arguments = RECURRENCES["gae"], gae_arguments()
@@ -394,6 +407,16 @@ def test_float64_is_refused_where_jax_would_read_it_in_32_bits():
         assert jax_pallas.affine_scan(wide, 0.5).dtype == "float64"
     with pytest.raises(TypeError, match="affine_scan: addend is float64, and jax_enable_x64 is off"):
         jax_pallas.affine_scan(wide, 0.5)
+
+
+def test_kernels_refuse_sizes_that_are_not_known():
+    sizes = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, t"), jnp.float32)
+
+    def sums(inputs):
+        return jax_pallas.run(RECURRENCES["affine_scan"], {"addend": inputs, "factor": 1.0}, "kernels")
+
+    with pytest.raises(NotImplementedError, match=r"affine_scan: addend has the symbolic shape \(n, t\)"):
+        jax.eval_shape(sums, sizes)
 
 
 def test_several_devices():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+from torch.autograd import forward_ad  # noqa: E402
 
 from rlscan import torch_triton  # noqa: E402
 from rlscan.crosscheck.backends import tensor  # noqa: E402
@@ -101,3 +102,37 @@ def test_an_exported_program_contains_the_operator(device):
     exported = torch.export.export(Advantages(), given)
     assert any(node.target is torch.ops.rlscan.gae.default for node in exported.graph.nodes)
     torch.testing.assert_close(exported.module()(*given), Advantages()(*given))
+
+
+def advantages_of(device):
+    values, never = torch.randn(2, 5, device=device), torch.zeros(2, 5, device=device)
+    return lambda rewards: torch_triton.gae(rewards, values, terminated=never, next_values=values, gamma=0.9).advantages
+
+
+each_backend = pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+
+
+@each_backend
+def test_many_gradients_of_a_compiled_function(backend, device):
+    compiled = torch.compile(advantages_of(device), fullgraph=True, backend=backend)
+    rewards = torch.randn(2, 5, device=device, requires_grad=True)
+    made, many = compiled(rewards), torch.randn(3, 2, 5, device=device)
+    found = torch.autograd.grad(made, rewards, many, is_grads_batched=True, retain_graph=True)[0]
+    for mine, one in zip(found, many, strict=True):
+        assert torch.equal(mine, torch.autograd.grad(made, rewards, one, retain_graph=True)[0])
+
+
+@each_backend
+def test_forward_mode_around_and_inside_a_compiled_function(backend, device):
+    function, rewards, direction = advantages_of(device), torch.randn(2, 5, device=device), torch.randn(2, 5, device=device)
+
+    def tangent(function):
+        def along(rewards, direction):
+            with forward_ad.dual_level():
+                return forward_ad.unpack_dual(function(forward_ad.make_dual(rewards, direction))).tangent
+
+        return along
+
+    wanted = tangent(function)(rewards, direction)
+    assert torch.equal(tangent(torch.compile(function, fullgraph=True, backend=backend))(rewards, direction), wanted)
+    assert torch.equal(torch.compile(tangent(function), backend=backend)(rewards, direction), wanted)

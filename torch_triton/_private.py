@@ -16,6 +16,13 @@ except ImportError:
     TensorGuards = None
 
 
+_FUNCTORCH: Any = getattr(torch._C, "_functorch", None)
+
+
+are_transforms_active: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+"""Whether a transformation of `torch.func` is at work; compilers know the answer when they record."""
+
+
 def is_traced() -> bool:
     """Whether operations on tensors are recorded or looked at by something else than autograd, which would not see what kernels and NumPy do."""
     return torch.jit.is_tracing() or getattr(torch._C, "_len_torch_dispatch_stack", int)() > 0
@@ -23,14 +30,43 @@ def is_traced() -> bool:
 
 def is_transformed(x: torch.Tensor) -> bool:
     """Whether it is a stand-in of `torch.func`'s, without memory of its own."""
-    functorch = getattr(torch._C, "_functorch", None)
-    if functorch is not None and hasattr(functorch, "is_functorch_wrapped_tensor"):
-        return functorch.is_functorch_wrapped_tensor(x)
+    if hasattr(_FUNCTORCH, "is_functorch_wrapped_tensor"):
+        return _FUNCTORCH.is_functorch_wrapped_tensor(x)
     try:
         x.data_ptr()
     except RuntimeError:
         return True
     return False
+
+
+def is_empty(x: torch.Tensor) -> bool:
+    """Whether it has no elements, be it that `torch.func.vmap` maps over nothing, which its stand-ins do not show."""
+    while hasattr(_FUNCTORCH, "get_unwrapped") and is_transformed(x):
+        x = _FUNCTORCH.get_unwrapped(x)
+    return x.numel() == 0
+
+
+def in_rows(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> torch.Tensor:
+    """`function(*arrays)`, which takes more rows behind the last axes: gradients that `is_grads_batched` hands over as one are rows.
+
+    They come as stand-ins of another kind than those of `torch.func`, for which few operations are known.
+    """
+    batched = list(filter(_is_many, arrays))
+    if not batched:
+        return function(*arrays)
+    # the thread that differentiates need not know how deep it is
+    level = next((level for level in range(1, DEEPEST) if not any(_is_many(torch._remove_batch_dim(x, level, 1, 0)) for x in batched)), None)
+    if level is None:
+        raise NotImplementedError("is_grads_batched within is_grads_batched; take the outer gradients one by one, or use torch.func.vmap")
+    size = torch._remove_batch_dim(batched[0], level, 1, 0).shape[0]
+    rows = [torch._remove_batch_dim(x, level, size, x.ndim) if _is_many(x) else x.unsqueeze(-1).expand(*x.shape, size) for x in arrays]
+    return torch._add_batch_dim(function(*rows), rows[0].ndim - 1, level)
+
+
+_is_many: Callable[[torch.Tensor], bool] = getattr(_FUNCTORCH, "is_legacy_batchedtensor", lambda x: False)
+
+DEEPEST = 64
+"""No more levels of batches can lie in each other in PyTorch."""
 
 
 def alike(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,17 @@ def is_differentiated(array: torch.Tensor) -> bool:
 def in_forward_mode() -> bool:
     """Whether derivatives are carried along with tensors. The level is private; without it, never."""
     return getattr(forward_ad, "_current_level", -1) >= 0
+
+
+@contextlib.contextmanager
+def as_in_forward_mode() -> Iterator[None]:
+    """What is recorded in forward mode runs in it too, which a recorded program does not say in this place."""
+    before = forward_ad._current_level
+    forward_ad._current_level = max(before, 0)
+    try:
+        yield
+    finally:
+        forward_ad._current_level = before
 
 
 class Tensors:

@@ -10,6 +10,7 @@ way: with `y_t = alpha_t + beta_t y_(t+1)` and a gradient `g_t` that comes in fo
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from rlscan.spec.binding import bind
 from rlscan.spec.calls import Call
 from rlscan.spec.steps import FiniteSteps, beside
 from rlscan.torch_triton import vectorised
+from rlscan.torch_triton._private import in_rows, is_empty
 from rlscan.torch_triton.arrays import Functions, Outs, WholeTensors, in_forward_mode
 from rlscan.torch_triton.vectorised import by_torch
 
@@ -39,7 +41,7 @@ def differentiable(call: Call, values: Callable[[Call], Outs], scan: Scan) -> Ou
 def finite(call: Call, scan: Scan) -> Outs:
     """The outputs as differentiable functions of all arrays, right to within rounding where no number is infinite or NaN."""
     library = WholeTensors(call.dtype, call.device)
-    if 0 in call.shape:
+    if any(map(is_empty, call.arrays.values())):
         nothing = torch.stack([library.number(array.sum()) for array in call.arrays.values()]).sum()
         return tuple(nothing.expand(call.shape) for _ in call.recurrence.output_names)
     steps = FiniteSteps(call, library)
@@ -84,7 +86,9 @@ class _AffineScan(torch.autograd.Function):
 
     @staticmethod
     def forward(alpha: torch.Tensor, beta: torch.Tensor, seed: torch.Tensor, backward: bool, scan: Scan) -> torch.Tensor:
-        return scan(alpha.detach(), beta.detach(), seed.detach(), backward)
+        # of a recorded program it would be a step, which PyTorch can't do for many gradients at once
+        alpha, beta, seed = (x.detach() if in_forward_mode() else x for x in (alpha, beta, seed))
+        return scan(alpha, beta, seed, backward)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -97,7 +101,8 @@ class _AffineScan(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         beta, *rest = ctx.saved_tensors
         nothing = torch.zeros_like(beta[0])
-        of_alpha = _AffineScan.apply(gradients[0], _beside(beta, nothing, not ctx.along), nothing, not ctx.along, ctx.scan)
+        adjoint = functools.partial(_states, not ctx.along, ctx.scan)
+        of_alpha = in_rows(adjoint, gradients[0], _beside(beta, nothing, not ctx.along), nothing)
         of_beta = times(of_alpha, _beside(rest[1], rest[0], ctx.along)) if rest else None
         last = -1 if ctx.along else 0
         return of_alpha, of_beta, times(beta[last], of_alpha[last]), None, None
@@ -116,6 +121,10 @@ class _AffineScan(torch.autograd.Function):
         *arrays, backward, scan = args
         rows = [x.unsqueeze(-1).expand(*x.shape, info.batch_size) if axis is None else x.movedim(axis, -1) for x, axis in zip(arrays, in_dims[:3], strict=True)]
         return _AffineScan.apply(*rows, backward, scan), rows[0].ndim - 1
+
+
+def _states(backward: bool, scan: Scan, alpha: torch.Tensor, beta: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
+    return _AffineScan.apply(alpha, beta, seed, backward, scan)
 
 
 def _beside(state: torch.Tensor, edge: torch.Tensor, backward: bool) -> torch.Tensor:

@@ -6,6 +6,7 @@ it is given.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from rlscan.spec.arguments import Argument
 from rlscan.spec.calls import check
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
-from rlscan.torch_triton.arrays import Outs, Tensors, like_of
+from rlscan.torch_triton.arrays import Outs, Tensors, as_in_forward_mode, like_of
 from rlscan.torch_triton.gradients import Scan, finite
 
 NAMESPACE = "rlscan"
@@ -118,3 +119,15 @@ def define(recurrence: Recurrence, run: Run, scan: Scan) -> Any:
     operator.register_fake(shaped)
     operator.register_autograd(backward, setup_context=setup_context)
     return getattr(getattr(torch.ops, NAMESPACE), recurrence.name).default
+
+
+def recorded_as_it_is(recurrence: Recurrence, run: Run) -> Callable[..., Any]:
+    """The function, of whether it is in forward mode and the arguments of its operator, as one call that compilers record."""
+
+    @torch.compiler.allow_in_graph
+    def function(forward: bool, *given: Any) -> Any:
+        with as_in_forward_mode() if forward else contextlib.nullcontext():
+            results = run(recurrence, _arguments(recurrence, given))
+        return tuple(results) if isinstance(results, tuple) else results
+
+    return function

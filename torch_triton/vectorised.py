@@ -17,6 +17,7 @@ from rlscan.spec import coefficients
 from rlscan.spec.binding import bind
 from rlscan.spec.calls import Call
 from rlscan.spec.steps import Steps
+from rlscan.torch_triton._private import is_empty
 from rlscan.torch_triton.arrays import Functions, HostArrays, HostSteps, WholeTensors, are_readable
 
 # NumPy's calls cost less, PyTorch's use all cores.
@@ -32,7 +33,7 @@ ROWS = 1024
 
 def by_whole_arrays(call: Call) -> tuple[torch.Tensor, ...]:
     """The outputs of a call."""
-    if math.prod(call.shape) == 0:
+    if any(map(is_empty, call.arrays.values())):
         dtype = WholeTensors(call.dtype, call.device).dtype
         return tuple(torch.empty(call.shape, dtype=dtype, device=call.device) for _ in call.recurrence.output_names)
     if call.device.type == "cpu" and math.prod(call.shape) < MANY and are_readable(call.arrays.values()):
