@@ -62,7 +62,6 @@ def _run(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = None, 
 
 
 def _computed(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = None, method: Literal["kernels", "vectorised"] | None = None) -> Any:
-
     repeated = find(recurrence, arguments) if method is None and not is_traced() else None
     if repeated is not None:
         prepared, given = repeated
