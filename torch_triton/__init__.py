@@ -16,7 +16,7 @@ from rlscan.torch_triton._private import are_transforms_active, is_traced
 from rlscan.torch_triton.arrays import DTYPES, Tensors, are_readable, in_forward_mode, is_differentiated, is_sharded, like_of
 from rlscan.torch_triton.gradients import differentiable
 from rlscan.torch_triton.launch import by_kernels
-from rlscan.torch_triton.operators import define, given_to, recorded_as_it_is
+from rlscan.torch_triton.operators import define, given_to
 from rlscan.torch_triton.out import check_out
 from rlscan.torch_triton.repeated import find, keep
 from rlscan.torch_triton.vectorised import by_whole_arrays
@@ -53,8 +53,12 @@ def _run(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = None, 
     if torch.compiler.is_compiling() and out is None and method is None and RECURRENCES.get(recurrence.name) is recurrence:
         given, forward = given_to(recurrence, arguments), in_forward_mode()
         # what `torch.func` and forward mode need of an operator can't be given
-        plainly = forward or are_transforms_active()
-        made = _PLAIN[recurrence.name](forward, *given) if plainly else _OPERATORS[recurrence.name](*given)
+        if forward or are_transforms_active():
+            from rlscan.torch_triton.recorded import FUNCTIONS
+
+            made = FUNCTIONS[recurrence.name](forward, *given)
+        else:
+            made = _OPERATORS[recurrence.name](*given)
         return made if _RESULTS[recurrence.name] is None else _RESULTS[recurrence.name](*made)
     return _computed(recurrence, arguments, out, method)
 
@@ -115,8 +119,6 @@ def _kernels_can_run() -> bool:
 
 
 _OPERATORS = {name: define(recurrence, _computed, functools.partial(_scan, "vectorised")) for name, recurrence in RECURRENCES.items()}
-# the same as calls that compilers record as they are, and then look into
-_PLAIN = {name: recorded_as_it_is(recurrence, _computed) for name, recurrence in RECURRENCES.items()}
 # made beforehand, for compilers can't look into the lock of a cached property
 _RESULTS: dict[str, Any] = {name: recurrence.result_type for name, recurrence in RECURRENCES.items()}
 

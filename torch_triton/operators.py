@@ -6,7 +6,6 @@ it is given.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from rlscan.spec.arguments import Argument
 from rlscan.spec.calls import check
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
-from rlscan.torch_triton.arrays import Outs, Tensors, as_in_forward_mode, like_of
+from rlscan.torch_triton.arrays import Outs, Tensors, like_of
 from rlscan.torch_triton.gradients import Scan, finite
 
 NAMESPACE = "rlscan"
@@ -46,7 +45,7 @@ def _declared(argument: Argument) -> list[str]:
     return [f"Tensor? {name}"]
 
 
-def _arguments(recurrence: Recurrence, given: tuple[Any, ...]) -> dict[str, Any]:
+def arguments_of(recurrence: Recurrence, given: tuple[Any, ...]) -> dict[str, Any]:
     """The arguments of the function from those of its operator."""
     arguments, rest = {}, iter(given)
     for argument in recurrence.arguments:
@@ -82,11 +81,11 @@ def define(recurrence: Recurrence, run: Run, scan: Scan) -> Any:
 
     def values(*given: Any) -> Any:
         with torch.no_grad():
-            results = run(recurrence, {name: x.detach() if isinstance(x, torch.Tensor) else x for name, x in _arguments(recurrence, given).items()})
+            results = run(recurrence, {name: x.detach() if isinstance(x, torch.Tensor) else x for name, x in arguments_of(recurrence, given).items()})
             return tuple(results) if isinstance(results, tuple) else results
 
     def shaped(*given: Any) -> Any:
-        call = check(recurrence, _arguments(recurrence, given), _TENSORS)
+        call = check(recurrence, arguments_of(recurrence, given), _TENSORS)
         like = like_of(call)
         made: Any = tuple(torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=call.device) for _ in recurrence.output_names)
         return made if len(made) > 1 else made[0]
@@ -107,7 +106,7 @@ def define(recurrence: Recurrence, run: Run, scan: Scan) -> Any:
             given = list(ctx.others)
             for place, x in zip(ctx.places, arrays, strict=True):
                 given[place] = x
-            return finite(check(recurrence, _arguments(recurrence, tuple(given)), _TENSORS), scan)
+            return finite(check(recurrence, arguments_of(recurrence, tuple(given)), _TENSORS), scan)
 
         pull_back: Any = torch.func.vjp(outputs, *[saved[number] for number in wanted])[1]
         found: list[Any] = [None] * len(ctx.others)
@@ -119,15 +118,3 @@ def define(recurrence: Recurrence, run: Run, scan: Scan) -> Any:
     operator.register_fake(shaped)
     operator.register_autograd(backward, setup_context=setup_context)
     return getattr(getattr(torch.ops, NAMESPACE), recurrence.name).default
-
-
-def recorded_as_it_is(recurrence: Recurrence, run: Run) -> Callable[..., Any]:
-    """The function, of whether it is in forward mode and the arguments of its operator, as one call that compilers record."""
-
-    @torch.compiler.allow_in_graph
-    def function(forward: bool, *given: Any) -> Any:
-        with as_in_forward_mode() if forward else contextlib.nullcontext():
-            results = run(recurrence, _arguments(recurrence, given))
-        return tuple(results) if isinstance(results, tuple) else results
-
-    return function
