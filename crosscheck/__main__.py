@@ -108,6 +108,11 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     docs.add_argument("--to", type=Path, default=Path("docs/recurrences.md"), metavar="FILE.md", help="default: %(default)s")
     docs.set_defaults(command=_docs)
 
+    vectors = commands.add_parser("vectors", help="write calls with their results, and those of faulty variants, for other languages")
+    vectors.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a file is out of date")
+    vectors.add_argument("--to", type=Path, metavar="FOLDER", help="default: where they are installed")
+    vectors.set_defaults(command=_vectors)
+
     kernels = commands.add_parser(
         "kernels",
         help="write what the compiled kernels take",
@@ -385,6 +390,21 @@ def _docs(options: argparse.Namespace) -> int:
         return 0
     print(f"{options.to} is out of date; run `python -m rlscan.crosscheck docs`", file=sys.stderr)
     return 1
+
+
+def _vectors(options: argparse.Namespace) -> int:
+    from rlscan.crosscheck import vectors
+
+    folder = options.to or vectors.DATA
+    if not folder.is_dir():
+        print(f"there is no folder {folder}", file=sys.stderr)
+        return 2
+    if not options.check:
+        vectors.write(folder)
+    elif names := vectors.outdated(folder):
+        print(f"out of date: {', '.join(names)}; run `python -m rlscan.crosscheck vectors`", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _tune(options: argparse.Namespace) -> int:
