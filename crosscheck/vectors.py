@@ -49,6 +49,7 @@ _RATES: dict[str, dict[str, float]] = {
     "B2": {"truncated": 0.4, "terminated": 0.0},
     "B3": {"terminated": 0.4, "truncated": 0.6},
     "B4": {"terminated": 0.0, "truncated": 0.0, "starts": 0.0},
+    "B11": {"terminated": 0.15, "truncated": 0.15, "starts": 0.15},
     "B8": {"valid": 0.6, "terminated": 0.2, "truncated": 0.2},
 }
 _RATE = {"valid": 0.8}
@@ -68,6 +69,8 @@ _NUMBERS: dict[str, tuple[float, ...]] = {
 _INEXACT_LOG_RHOS = tuple(n / 4 for n in range(-4, 5))
 _POLICIES = ((0.5, 0.25, 0.25), (0.25, 0.5, 0.25), (0.0, 0.25, 0.75), (1.0, 0.0, 0.0), (0.5, 0.5, 0.0))
 _HALVES = tuple(n / 2 for n in range(-8, 9) if n)
+# Each is a number of half precision, and a sum of a large and a small one is not.
+_OF_TWO_SIZES = (*(n / 32 for n in range(1, 16, 2)), *(32.0 * n for n in range(3, 8)))
 
 
 def vectors(recurrence: Recurrence) -> list[dict[str, Any]]:
@@ -128,8 +131,9 @@ def _problems(recurrence: Recurrence) -> Iterator[Problem]:
     yield from _nan_inside(recurrence, most)
     for number, shape in enumerate(((ROWS, 0), (0, STEPS), (ROWS, 1), (STEPS,))):
         yield _drawn("B10", recurrence, most, number, shape=shape, time_axis=-1)
+    wide = {name: _OF_TWO_SIZES for name in recurrence.argument_names if name not in _NUMBERS} | dict.fromkeys(("gamma", "lam", "factor"), (1.0,))
     for number, flag_dtype in enumerate(("int8", "uint8", "float32")):
-        yield _drawn("B11", recurrence, most, number, flag_dtype=flag_dtype)
+        yield _drawn("B11", recurrence, most, number, numbers=wide, flag_dtype=flag_dtype)
 
 
 def _nan_inside(recurrence: Recurrence, variant: Variant) -> Iterator[Problem]:
@@ -170,7 +174,7 @@ def _drawn(
         elif isinstance(value, np.ndarray):
             arguments[argument.name] = _array(argument, value.shape, numbers, source).astype(np.float32)
         elif argument.shape in ("parameter", "number"):
-            arguments[argument.name] = _chosen(numbers.get(argument.name, _NUMBERS[argument.name]), source)
+            arguments[argument.name] = _chosen(numbers.get(argument.name, _NUMBERS.get(argument.name, (0.5, 1.0))), source)
         if argument.shape == "number" and source.random() < 0.2:
             arguments[argument.name] = None
     return Problem(rule, "", recurrence, arguments)
