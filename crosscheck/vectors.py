@@ -75,8 +75,19 @@ _OF_TWO_SIZES = (*(n / 32 for n in range(1, 16, 2)), *(32.0 * n for n in range(3
 
 def vectors(recurrence: Recurrence) -> list[dict[str, Any]]:
     """All vectors of a recurrence, as they stand in the file."""
-    numbers: dict[str, Iterator[int]] = {}
-    return [_vector(problem, next(numbers.setdefault(problem.scenario, itertools.count()))) for problem in _problems(recurrence)]
+    made: list[dict[str, Any]] = []
+    for rule, problems in itertools.groupby(_problems(recurrence), lambda problem: problem.scenario):
+        shown = (vector for vector in map(_vector, problems) if _shows(rule, recurrence, vector))
+        made += ({"id": f"{recurrence.name}/{rule}/{number}", **vector} for number, vector in enumerate(shown))
+    return made
+
+
+def _shows(rule: str, recurrence: Recurrence, vector: dict[str, Any]) -> bool:
+    """Whether what the rule is about happens: who breaks it has other results, or NaN arrives."""
+    if rule == "B9":
+        return any("NaN" in output["float64"] for output in vector["expected"].values())
+    broken = {mutant.mutation.rule for mutant in mutants(recurrence)}
+    return rule not in RULES or rule not in broken or any(fault["rule"] == rule for fault in vector["faulty"])
 
 
 @functools.cache
@@ -112,22 +123,20 @@ def _problems(recurrence: Recurrence) -> Iterator[Problem]:
         for number, variant in enumerate(few[:3]):
             yield _drawn("formula", recurrence, variant, number, numbers={"log_rhos": _INEXACT_LOG_RHOS})
     per_step = [dataclasses.replace(variant, form="per step") for variant in few]
-    for rule, (number, variant) in itertools.product(("B1", "B2", "B3", "B6", "B7", "B8"), enumerate(per_step)):
-        if rule in ("B2", "B3") and not variant.gives("truncated"):
-            continue
-        zero = {"gamma": (0.0, *_NUMBERS["gamma"])} if rule == "B6" else {}
-        problem = _drawn(rule, recurrence, variant, number, numbers=zero)
-        arguments, anywhere = hidden(rule, recurrence, problem.arguments)
-        if anywhere:
-            yield dataclasses.replace(problem, arguments=arguments)
-    for number, variant in enumerate(few):
-        yield _drawn("B4", recurrence, variant, number)
-    zero = {name: (0.0, *_NUMBERS[name]) for name in ("gamma", "factor")}
-    for rule, (number, variant) in itertools.product(("B5", "B6"), enumerate(per_step)):
-        problem = _drawn(rule, recurrence, variant, number, numbers=zero if rule == "B6" else {})
-        arguments, untouched = spoilt(rule, recurrence, problem.arguments, number % 2)
-        if untouched.any() and not untouched.all():
-            yield dataclasses.replace(problem, arguments=arguments)
+    zeros = {name: (0.0, *_NUMBERS[name]) for name in ("gamma", "factor")}
+    for rule in ("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8"):
+        for number, variant in enumerate(few if rule == "B4" else per_step):
+            problem = _drawn(rule, recurrence, variant, number, numbers=zeros if rule == "B6" else {})
+            if rule == "B4":
+                yield problem
+            if rule in ("B5", "B6"):
+                arguments, untouched = spoilt(rule, recurrence, problem.arguments, number % 2)
+                if untouched.any() and not untouched.all():
+                    yield dataclasses.replace(problem, arguments=arguments)
+            if rule not in ("B4", "B5"):
+                arguments, anywhere = hidden(rule, recurrence, problem.arguments)
+                if anywhere:
+                    yield dataclasses.replace(problem, arguments=arguments)
     yield from _nan_inside(recurrence, most)
     for number, shape in enumerate(((ROWS, 0), (0, STEPS), (ROWS, 1), (STEPS,))):
         yield _drawn("B10", recurrence, most, number, shape=shape, time_axis=-1)
@@ -198,7 +207,8 @@ def _array(argument: Argument, shape: tuple[int, ...], numbers: Mapping[str, tup
     return np.array([_chosen(choices, source) for _ in range(math.prod(shape))], float).reshape(shape)
 
 
-def _vector(problem: Problem, number: int) -> dict[str, Any]:
+def _vector(problem: Problem) -> dict[str, Any]:
+    """All but the id."""
     recurrence, arguments = problem.recurrence, problem.arguments
     expected = _results(recurrence, arguments)
     faulty = []
@@ -213,7 +223,6 @@ def _vector(problem: Problem, number: int) -> dict[str, Any]:
         output.pop("exact", None)
     shown = {problem.scenario, *(variant["rule"] for variant in faulty)}
     return {
-        "id": f"{recurrence.name}/{problem.scenario}/{number}",
         "op": recurrence.name,
         "layout": "time" if arguments["time_axis"] == 0 else "batch",
         "rules": [rule for rule in RULES if rule in shown],

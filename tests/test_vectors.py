@@ -197,6 +197,18 @@ def denominators(array):
 
 
 @each_recurrence
+def test_every_vector_shows_its_rule(recurrence):
+    broken = {mutant.mutation.rule for mutant in mutants(recurrence)}
+    for vector in of(recurrence):
+        rule = vector["id"].split("/")[1]
+        assert rule in (*vector["rules"], "formula")
+        if rule == "B9":
+            assert any("NaN" in output["float64"] for output in vector["expected"].values()), vector["id"]
+        elif rule in broken - {"formula"}:
+            assert any(fault["rule"] == rule for fault in vector["faulty"]), vector["id"]
+
+
+@each_recurrence
 def test_every_mistake_is_told(recurrence):
     """From what is right, and from all others."""
     signatures = {}
