@@ -129,6 +129,7 @@ def test_shapes_and_fractions(recurrence):
         for array in vector["arguments"].values():
             assert len(array["data"]) == math.prod(array["shape"])
         assert tuple(vector["expected"]) == recurrence.output_names
+        assert len({"exact" in output for output in vector["expected"].values()}) == 1
         for output in vector["expected"].values():
             assert len(output["float64"]) == math.prod(output["shape"])
             for x, fraction in zip(output["float64"], output.get("exact", output["float64"]), strict=True):
