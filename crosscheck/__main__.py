@@ -118,6 +118,11 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     transformations.add_argument("--to", type=Path, default=Path("docs/transformations.md"), metavar="FILE.md", help="default: %(default)s")
     transformations.set_defaults(command=_transformations)
 
+    vectors = commands.add_parser("vectors", help="write calls with their results, and those of faulty variants, for other languages")
+    vectors.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a file is out of date")
+    vectors.add_argument("--to", type=Path, metavar="FOLDER", help="default: where they are installed")
+    vectors.set_defaults(command=_vectors)
+
     kernels = commands.add_parser(
         "kernels",
         help="write what the compiled kernels take",
@@ -420,6 +425,21 @@ def _transformations(options: argparse.Namespace) -> int:
         return 0
     print(f"{options.to} is out of date; run `python -m rlscan.crosscheck transformations`", file=sys.stderr)
     return 1
+
+
+def _vectors(options: argparse.Namespace) -> int:
+    from rlscan.crosscheck import vectors
+
+    folder = options.to or vectors.DATA
+    if not folder.is_dir():
+        print(f"there is no folder {folder}", file=sys.stderr)
+        return 2
+    if not options.check:
+        vectors.write(folder)
+    elif names := vectors.outdated(folder):
+        print(f"out of date: {', '.join(names)}; run `python -m rlscan.crosscheck vectors`", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _tune(options: argparse.Namespace) -> int:

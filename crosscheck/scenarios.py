@@ -135,13 +135,19 @@ def planted(rule: str, recurrence: Recurrence, extent: Extent) -> Iterator[Probl
     for number, (variant, layout) in enumerate(_few(recurrence, extent, "per step")):
         problem = drawn(rule, recurrence, variant, extent, number, layout)
         _raise_flags(problem, rule)
-        arguments = _copied(problem.arguments)
-        window = Window(recurrence, arguments)
-        masks = unread(recurrence, arguments, rule)
-        for name, mask in masks.items():
-            _poison(arguments[name] if window.kinds[name].shape == "row" else window.along_time(name), mask)
-        if any(mask.any() for mask in masks.values()) or (rule == "B7" and _raised(rule, problem)):
+        arguments, planted_any = hidden(rule, recurrence, problem.arguments)
+        if planted_any or (rule == "B7" and _raised(rule, problem)):
             yield dataclasses.replace(problem, arguments=arguments, clean=problem.arguments)
+
+
+def hidden(rule: str, recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """The arguments with NaN and infinity wherever the rule lets nothing be read, and whether that is anywhere."""
+    arguments = _copied(arguments)
+    window = Window(recurrence, arguments)
+    masks = unread(recurrence, arguments, rule)
+    for name, mask in masks.items():
+        _poison(arguments[name] if window.kinds[name].shape == "row" else window.along_time(name), mask)
+    return arguments, any(mask.any() for mask in masks.values())
 
 
 def window_end(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:
@@ -165,26 +171,37 @@ def segments(rule: str, recurrence: Recurrence, extent: Extent) -> Iterator[Prob
     """Every other episode holds nothing but NaN and infinity, and the others don't notice. With B6 a zero discount ends it."""
     for number, (variant, layout) in enumerate(_few(recurrence, extent, "per step")):
         problem = drawn(rule, recurrence, variant, extent, number, layout)
-        arguments = _copied(problem.arguments)
-        window = Window(recurrence, arguments)
-        zeros = window.along_time("factor") == 0 if window.per_step("factor") else window.no_discount
-        if rule == "B6" and not zeros.any():
+        if rule == "B6" and not _zeros(Window(recurrence, problem.arguments)).any():
             continue
-        # A factor belongs to its own step: forward it is on the edge into the step. A discount is on the edge out of it.
-        cuts_in = zeros & ("factor" in arguments and not window.backward)
-        cuts_out = zeros & (rule == "B6") & ~cuts_in
-        edge_in = window.before_valid(window.ends | cuts_out) | window.starts | cuts_in
-        segment = np.cumsum(edge_in & window.valid, axis=0)
-        spoilt = window.valid & (segment % 2 == number % 2)
-        for name in arguments:
-            if window.per_step(name) and not window.kinds[name].flag:
-                parameter = window.kinds[name].shape == "parameter"
-                _poison(window.along_time(name), spoilt & ~zeros if parameter else spoilt, POISON[:1] if parameter else POISON)
-        if "bootstrap_value" in arguments:
-            _poison(arguments["bootstrap_value"], (window.last & spoilt).any(axis=0))
-        if "initial" in arguments:
-            _poison(arguments["initial"], ((window.last if window.backward else window.first) & spoilt).any(axis=0))
-        yield dataclasses.replace(problem, arguments=arguments, clean=problem.arguments, untouched=~spoilt)
+        arguments, untouched = spoilt(rule, recurrence, problem.arguments, number % 2)
+        yield dataclasses.replace(problem, arguments=arguments, clean=problem.arguments, untouched=untouched)
+
+
+def spoilt(rule: str, recurrence: Recurrence, arguments: Mapping[str, Any], which: int) -> tuple[dict[str, Any], np.ndarray]:
+    """The arguments with nothing but NaN and infinity in every other episode, the odd ones or the even ones, and where that is not."""
+    arguments = _copied(arguments)
+    window = Window(recurrence, arguments)
+    zeros = _zeros(window)
+    # A factor belongs to its own step: forward it is on the edge into the step. A discount is on the edge out of it.
+    cuts_in = zeros & ("factor" in arguments and not window.backward)
+    cuts_out = zeros & (rule == "B6") & ~cuts_in
+    edge_in = window.before_valid(window.ends | cuts_out) | window.starts | cuts_in
+    segment = np.cumsum(edge_in & window.valid, axis=0)
+    far = window.valid & (segment % 2 == which)
+    for name in arguments:
+        if window.per_step(name) and not window.kinds[name].flag:
+            parameter = window.kinds[name].shape == "parameter"
+            _poison(window.along_time(name), far & ~zeros if parameter else far, POISON[:1] if parameter else POISON)
+    if "bootstrap_value" in arguments:
+        _poison(arguments["bootstrap_value"], (window.last & far).any(axis=0))
+    if "initial" in arguments:
+        _poison(arguments["initial"], ((window.last if window.backward else window.first) & far).any(axis=0))
+    return arguments, ~far
+
+
+def _zeros(window: Window) -> np.ndarray:
+    """Where a factor of 0 cuts."""
+    return window.along_time("factor") == 0 if window.per_step("factor") else window.no_discount
 
 
 def nan_inside(recurrence: Recurrence, extent: Extent) -> Iterator[Problem]:

@@ -89,14 +89,16 @@ def test_the_wheel_is_typed(package: str, wheel: Path):
     assert f"{package.replace('.', '/')}/py.typed" in zipfile.ZipFile(wheel).namelist()
 
 
-def test_the_wheel_holds_the_cases(wheel: Path):
-    assert any(name.startswith("rlscan/crosscheck/data/") and name.endswith(".json") for name in zipfile.ZipFile(wheel).namelist())
+@pytest.mark.parametrize("data", ["cases.json", "vectors/gae.json", "vectors/schema.json"])
+def test_the_wheel_holds_the_data(data: str, wheel: Path):
+    assert f"rlscan/crosscheck/data/{data}" in zipfile.ZipFile(wheel).namelist()
 
 
 def test_the_source_archive_is_complete(archives: Path):
     with tarfile.open(next(archives.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"LICENSE", "README.md", "CHANGELOG.md", "Makefile", "mkdocs.yml", "constraints/cpu.txt", "docs/index.md", "tests/test_packaging.py"} <= names
+    files = ["LICENSE", "README.md", "CHANGELOG.md", "Makefile", "mkdocs.yml"]
+    assert {*files, "constraints/cpu.txt", "docs/index.md", "examples/conformance.cpp", "tests/test_packaging.py"} <= names
     assert {f"{folder}/py.typed" for folder in FOLDERS.values()} <= names
 
 

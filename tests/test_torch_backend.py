@@ -87,9 +87,13 @@ def test_rows_split_over_programs(recurrence, variant, name, steps, device):
 
 # Lanes take neighbouring steps where actions are more than one load.
 OVER_ACTIONS = [
-    (actions, Plan(layout, rows, positions, steps, segments, blocks=2))
+    (actions, dataclasses.replace(plan, segments=segments))
     for actions in (1, 4, 6)
-    for layout, rows, positions, steps in (("rows", 2, 4, 4), ("rows", 1, 2, 8), ("columns", 2, 2, 2))
+    for plan in (
+        Plan("rows", rows=2, positions=4, steps=4, segments=1, blocks=2),
+        Plan("rows", rows=1, positions=2, steps=8, segments=1, blocks=2),
+        Plan("columns", rows=2, positions=2, steps=2, segments=1, blocks=2),
+    )
     for segments in (1, 2)
 ]
 
