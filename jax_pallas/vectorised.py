@@ -101,6 +101,8 @@ def _loop(step: Step, alpha: jax.Array, beta: jax.Array, seed: jax.Array, backwa
 @jax.custom_jvp
 def _turned(array: jax.Array) -> jax.Array:
     """The transpose."""
+    if not isinstance(array.shape[0], int):  # exported for any number of rows
+        return array.T
     return split_rows(_turned_by_few, (("rows", None),), (None, "rows"))(array)[0]
 
 
@@ -112,8 +114,6 @@ def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array,
 def _turned_by_few(array: jax.Array) -> tuple[jax.Array]:
     """By few rows at a time: at strides that are powers of two, the cache lines of many would push each other out."""
     rows = array.shape[0]
-    if not isinstance(rows, int):  # exported for any number of them
-        return array.T
     width = max(ROWS, -(-rows // TURNS))
     return (lax.optimization_barrier(jnp.concatenate([array[first : first + width].T for first in range(0, rows, width)], 1)),)
 
