@@ -170,9 +170,13 @@ def _poisoned(create: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(create)
     def poisoned(*args: Any, **kwargs: Any) -> Any:
         new = create(*args, **kwargs)
+        # whoever asks for memory may want its gradient
+        filled = new.detach() if new.requires_grad else new
         if new.dtype.is_floating_point:
-            return new.fill_(float("nan"))
-        return new if new.dtype.is_complex else new.fill_(True if new.dtype.itemsize == 1 else -(10**4))
+            filled.fill_(float("nan"))
+        elif not new.dtype.is_complex:
+            filled.fill_(True if new.dtype.itemsize == 1 else -(10**4))
+        return new
 
     return poisoned
 
