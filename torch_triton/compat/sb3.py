@@ -30,7 +30,7 @@ def compute_returns_and_advantage(
 
     `episode_starts[t]` says that step t is the first of an episode, and `rewards` hold γ V(s') where an episode was truncated.
 
-    Wrong: nothing in the numbers; but the rewards are no longer those of the environment, and V(s') is that of the policy that acted.
+    Wrong: nothing in the numbers, but the rewards hold γ V(s') already, and can't be used with another γ or with newer values.
     Repair: the environment's rewards with `terminated`, `truncated` and `final_values` of `rlscan.torch_triton.gae`.
     """
     ended = one_step_early(torch.as_tensor(episode_starts), torch.as_tensor(dones))

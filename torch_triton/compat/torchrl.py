@@ -64,11 +64,9 @@ def td_lambda_return_estimate(
     *,
     time_dim: int = -2,
 ) -> torch.Tensor:
-    """TD(λ) returns.
+    """TD(λ) returns. `rolling_gamma=False`, which discounts all that follows a step by that step's own γ and λ, is no recurrence in time, and is refused.
 
     Wrong: without `terminated` every truncation is a termination. Repair: pass both flags.
-
-    `rolling_gamma=False`, which discounts all that follows a step by that step's own γ and λ, is no recurrence in time and is refused.
     """
     if rolling_gamma is not None and not rolling_gamma:
         raise NotImplementedError("rolling_gamma is False; wanted True or None: with False each step has a recurrence of its own")
