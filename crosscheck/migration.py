@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import importlib.util
 from pathlib import Path
 
 PACKAGES = ("torch_triton", "jax_pallas")
@@ -42,14 +41,8 @@ class Module:
 
 
 def modules() -> list[Module]:
-    found = []
-    for package in PACKAGES:
-        spec = importlib.util.find_spec("rlscan")
-        assert spec is not None
-        folders = [Path(folder) / package / "compat" for folder in spec.submodule_search_locations or ()]
-        folder = next((folder for folder in folders if folder.is_dir()), Path(__file__).resolve().parent.parent / package / "compat")
-        found += [_read(path, f"rlscan.{package}.compat.{path.stem}") for path in sorted(folder.glob("[!_]*.py"))]
-    return found
+    root = Path(__file__).resolve().parent.parent
+    return [_read(path, f"rlscan.{package}.compat.{path.stem}") for package in PACKAGES for path in sorted((root / package / "compat").glob("[!_]*.py"))]
 
 
 def _read(path: Path, name: str) -> Module:

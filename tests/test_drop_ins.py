@@ -61,7 +61,7 @@ def test_sb3_learns_with_the_same_advantages():
     updates = []
 
     class Compared(RolloutBuffer):
-        def compute_returns_and_advantage(self, last_values: torch.Tensor, dones: np.ndarray) -> None:
+        def compute_returns_and_advantage(self, last_values: Any, dones: np.ndarray) -> None:
             buffers.RolloutBuffer.compute_returns_and_advantage(self, last_values, dones)
             theirs = self.advantages.copy(), self.returns.copy()
             super().compute_returns_and_advantage(last_values, dones)
