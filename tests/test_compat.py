@@ -504,6 +504,51 @@ def test_the_numbers_are_those_of_the_library(case: Case):
     case.agree(case.formula(), theirs)
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.function.partition(".")[0] not in ("tianshou", "rllib")], ids=name_of)
+def test_float32_stays_float32(case: Case):
+    """What is not: Tianshou's results are float64 and those of RLlib's targets float32, whatever is given."""
+    pytest.importorskip(case.backend)
+
+    def narrow(x: Any) -> Any:
+        if isinstance(x, tuple):
+            return Transition(*map(narrow, x))
+        return x.astype(np.float32) if isinstance(x, np.ndarray) and x.dtype == np.float64 else x
+
+    narrowed = dataclasses.replace(case, arguments=lambda draw: {name: narrow(x) for name, x in case.arguments(draw).items()})
+    wide = float(np.finfo(np.float32).eps / np.finfo(np.float64).eps)
+    for one, other in zip(narrowed.ours(), case.formula(), strict=True):
+        assert one.dtype == np.float32
+        np.testing.assert_allclose(one, other, rtol=0, atol=wide * bound(other if case.whitened else None))
+
+
+@pytest.mark.parametrize("stop", [False, True])
+@pytest.mark.parametrize("case", [case for case in CASES if case.original and case.mapped], ids=name_of)
+def test_gradients_are_those_of_rlax(case: Case, stop: bool):
+    """Of a weighted sum of all results, by every floating array; derivatives have three times as many roundings as what is differentiated."""
+    jax = pytest.importorskip("jax")
+    rlax = pytest.importorskip("rlax", exc_type=ImportError)
+    ours = importlib.import_module("rlscan.jax_pallas.compat.rlax")
+    name = case.function.partition(".")[2]
+
+    def gradients(module: Any) -> dict[str, Any]:
+        given = {name: jax.numpy.asarray(x) if isinstance(x, np.ndarray) else x for name, x in case.drawn().items()}
+        at = {name: x for name, x in given.items() if isinstance(x, jax.Array) and x.dtype == np.float64}
+        kept = {name: x for name, x in given.items() if isinstance(x, jax.Array) and name not in at}
+        numbers = {name: x for name, x in given.items() if not isinstance(x, jax.Array)}
+
+        def loss(at: dict[str, Any]) -> Any:
+            results = jax.vmap(lambda at, kept: getattr(module, name)(**at, **kept, **numbers, stop_target_gradients=stop))(at, kept)
+            return sum((result * jax.numpy.asarray(Draw(*result.shape).real())).sum() for result in as_tuple(results))
+
+        return jax.grad(loss)(at)
+
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        found, theirs = gradients(ours), gradients(rlax)
+        assert found.keys() == theirs.keys()
+        for name_, gradient in found.items():
+            np.testing.assert_allclose(gradient, theirs[name_], rtol=0, atol=3 * T * LARGEST * bound(), err_msg=name_)
+
+
 @each_case
 def test_another_discount_is_noticed(case: Case):
     """The bound is far below what any mistake in a convention makes of random numbers."""

@@ -129,11 +129,11 @@ def vtrace(
         lam=lambda_,
         rho_bar=clip_rho_threshold,
     ).vs
-    errors = (lax.stop_gradient(targets) if stop_target_gradients else targets) - v_tm1
-    if sample_mask is None:
-        return errors
-    # at steps that are left out, where the targets are 0
-    return _discounted_returns(jnp.where(sample_mask, errors, jnp.zeros_like(errors)), terminated=sample_mask, gamma=1.0)
+    errors = targets - v_tm1
+    if sample_mask is not None:
+        # at steps that are left out the targets are 0
+        errors = _discounted_returns(jnp.where(sample_mask, errors, jnp.zeros_like(errors)), terminated=sample_mask, gamma=1.0)
+    return lax.stop_gradient(errors + v_tm1) - v_tm1 if stop_target_gradients else errors
 
 
 def vtrace_td_error_and_advantage(
