@@ -118,7 +118,7 @@ def vtrace(
 
     Wrong: a truncation can't be told, and ratios are clipped at 1 in the trace. Repair: `truncated` and `c_bar` of `rlscan.jax_pallas.vtrace`.
     """
-    targets = _vtrace(
+    result = _vtrace(
         jnp.log(rho_tm1),
         r_t,
         v_tm1,
@@ -128,8 +128,8 @@ def vtrace(
         gamma=discount_t,
         lam=lambda_,
         rho_bar=clip_rho_threshold,
-    ).vs
-    errors = targets - v_tm1
+    )
+    errors = result.vs - v_tm1
     if sample_mask is not None:
         # at steps that are left out the targets are 0
         errors = _discounted_returns(jnp.where(sample_mask, errors, jnp.zeros_like(errors)), terminated=sample_mask, gamma=1.0)
