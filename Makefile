@@ -40,7 +40,7 @@ endif
 RUN := $(PY) -P
 endif
 
-.PHONY: crosscheck test lint docs newest unit wheel clean links
+.PHONY: crosscheck test test-peers lint docs newest unit wheel clean links
 
 crosscheck: $(ENVIRONMENT)
 	$(RUN) -m rlscan.crosscheck $(CROSSCHECK_ARGS)
@@ -57,6 +57,13 @@ docs: $(ENVIRONMENT)
 
 unit: $(ENVIRONMENT)
 	$(RUN) -m pytest $(PYTEST_ARGS)
+
+# Beside the other libraries; once they are in .venv, `make unit` compares with them too.
+test-peers: $(ENVIRONMENT)
+ifneq ($(ENVIRONMENT),links)
+	.venv/bin/python -m pip install --quiet -c constraints/$(BUILD).txt -e '.[dev,jax,torch,peers]' $(EXTRAS_$(BUILD))
+endif
+	$(RUN) -m pytest tests/test_compat.py tests/test_drop_ins.py $(PYTEST_ARGS)
 
 newest: $(if $(PYTHON_NEWEST),.venv-newest/.installed)
 ifeq ($(PYTHON_NEWEST),)

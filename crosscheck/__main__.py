@@ -103,8 +103,8 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     report.add_argument("--to", type=_page_to_write, metavar="FILE.md", help="default: standard output")
     report.set_defaults(command=_report)
 
-    docs = commands.add_parser("docs", help="write the page of the recurrences from their declarations")
-    docs.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the page is out of date")
+    docs = commands.add_parser("docs", help="write the page of the recurrences from their declarations, and the table of the page on migration beside it")
+    docs.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a page is out of date")
     docs.add_argument("--to", type=Path, default=Path("docs/recurrences.md"), metavar="FILE.md", help="default: %(default)s")
     docs.set_defaults(command=_docs)
 
@@ -387,19 +387,24 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _docs(options: argparse.Namespace) -> int:
+    from rlscan.crosscheck.migration import with_table
     from rlscan.spec.docstrings import recurrences_page
 
-    text = recurrences_page()
     if not options.to.parent.is_dir():
         print(f"there is no folder {options.to.parent}: run this in a checkout, or name a file by --to", file=sys.stderr)
         return 2
-    if not options.check:
-        options.to.write_text(text, encoding="utf-8")
-        return 0
-    if options.to.is_file() and options.to.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{options.to} is out of date; run `python -m rlscan.crosscheck docs`", file=sys.stderr)
-    return 1
+    pages = {options.to: recurrences_page()}
+    migration = options.to.with_name("migration.md")
+    if migration.is_file():
+        pages[migration] = with_table(migration.read_text(encoding="utf-8"))
+    old = [path for path, text in pages.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    if options.check:
+        for path in old:
+            print(f"{path} is out of date; run `python -m rlscan.crosscheck docs`", file=sys.stderr)
+        return 1 if old else 0
+    for path in old:
+        path.write_text(pages[path], encoding="utf-8")
+    return 0
 
 
 def _transformations(options: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rlscan.crosscheck.migration import table, with_table
 from rlscan.spec.docstrings import recurrences_page
 from rlscan.spec.stubs import stubs
 
@@ -99,6 +100,12 @@ def test_the_documentation_builds_without_a_warning(tmp_path: Path):
 def test_the_page_of_the_recurrences_is_current():
     page = ROOT / "docs" / "recurrences.md"
     assert page.read_text(encoding="utf-8") == recurrences_page(), "run `python -m rlscan.crosscheck docs`"
+
+
+def test_the_table_of_the_page_on_migration_is_current():
+    page = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
+    assert table() in page
+    assert page == with_table(page), "run `python -m rlscan.crosscheck docs`"
 
 
 @pytest.mark.parametrize(("path", "text"), stubs().items(), ids=stubs())

@@ -1,9 +1,10 @@
-"""What docs/conventions.md says to pass, if you come from another library, gives that library's numbers: each loop here is its definition."""
+"""What docs/conventions.md says to pass, if you come from another library, gives that library's numbers: each loop is its definition."""
 
 import numpy as np
 import pytest
 
 from rlscan.spec import reference
+from tests import formulas
 
 N, T = 5, 12
 GAMMA, LAM = 0.9, 0.8
@@ -69,23 +70,14 @@ def test_stoix(random):
 def test_rlax_lambda_returns(random):
     rewards, v_t = random.normal(size=(2, N, T))
     discounts, lambdas = np.where(flags(random), 0, GAMMA), np.where(flags(random), 0, LAM)
-    returns, last = np.zeros((N, T)), v_t[:, -1]
-    for t in reversed(range(T)):
-        last = rewards[:, t] + discounts[:, t] * ((1 - lambdas[:, t]) * v_t[:, t] + lambdas[:, t] * last)
-        returns[:, t] = last
-    agree(reference.lambda_returns(rewards, next_values=v_t, gamma=discounts, lam=lambdas, terminated=NEVER), returns)
+    ours = reference.lambda_returns(rewards, next_values=v_t, gamma=discounts, lam=lambdas, terminated=NEVER)
+    agree(ours, formulas.rlax_lambda_returns(rewards, discounts, v_t, lambdas))
 
 
 def test_verl(random):
-    """Masked tokens carry the next value and the advantage on as they are."""
     rewards, values, mask = *random.normal(size=(2, N, T)), flags(random, 0.7)
-    advantages, next_values, last = np.zeros((N, T)), np.zeros(N), np.zeros(N)
-    for t in reversed(range(T)):
-        here = rewards[:, t] + GAMMA * next_values - values[:, t] + GAMMA * LAM * last
-        next_values, last = np.where(mask[:, t], values[:, t], next_values), np.where(mask[:, t], here, last)
-        advantages[:, t] = last
     ours = reference.gae(rewards, values, valid=mask, terminated=NEVER, bootstrap_value=np.zeros(N), gamma=GAMMA, lam=LAM)
-    agree(ours.advantages, np.where(mask, advantages, 0))
+    agree(ours.advantages, np.where(mask, formulas.verl_unwhitened(rewards, values, mask, GAMMA, LAM), 0))
 
 
 def test_sb3(random):
@@ -97,12 +89,7 @@ def test_sb3(random):
     episode_starts = np.concatenate([np.zeros((1, N), bool), dones[:-1]])
     last_values = random.normal(size=N)
     stored = rewards + np.where(truncated, GAMMA * final_values, 0)
-    advantages, last = np.zeros((T, N)), np.zeros(N)
-    for t in reversed(range(T)):
-        go_on = 1 - (dones[-1] if t == T - 1 else episode_starts[t + 1])
-        next_values = last_values if t == T - 1 else values[t + 1]
-        last = stored[t] + GAMMA * next_values * go_on - values[t] + GAMMA * LAM * go_on * last
-        advantages[t] = last
+    advantages = formulas.sb3_compute_returns_and_advantage(stored, values, episode_starts, last_values, dones[-1], GAMMA, LAM)[1]
     same = {"gamma": GAMMA, "lam": LAM, "time_axis": 0, "bootstrap_value": last_values}
     shifted = np.concatenate([episode_starts[1:], dones[-1:]])
     agree(reference.gae(stored, values, terminated=shifted, **same).advantages, advantages)

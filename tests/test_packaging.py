@@ -17,14 +17,19 @@ CONFIGURATION = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = CONFIGURATION["tool"]["setuptools"]
 FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
 
+# The libraries whose functions `compat` stands in for, none of which it needs.
+PEERS = {"torchrl", "tensordict", "stable_baselines3", "tianshou", "ray", "verl", "trl", "rl_triton", "rlax", "brax", "chex"}
+
 # Which top-level modules a package may bring in, beyond NumPy and what those modules import themselves.
 FORBIDDEN = {
     "rlscan.spec": {"torch", "triton", "jax", "jaxlib"},
-    "rlscan.torch_triton": {"jax", "jaxlib"},
-    "rlscan.jax_pallas": {"torch", "triton"},
+    "rlscan.torch_triton": {"jax", "jaxlib", *PEERS},
+    "rlscan.torch_triton.compat": {"jax", "jaxlib", *PEERS},
+    "rlscan.jax_pallas": {"torch", "triton", *PEERS},
+    "rlscan.jax_pallas.compat": {"torch", "triton", *PEERS},
     "rlscan.crosscheck": {"torch", "triton", "jax", "jaxlib"},
 }
-NEEDED = {"rlscan.torch_triton": ["torch", "triton"], "rlscan.jax_pallas": ["jax"]}
+NEEDED = {package: ["torch", "triton"] if "torch" in package else ["jax"] for package in FORBIDDEN if "torch" in package or "jax" in package}
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
@@ -111,6 +116,7 @@ def test_imports(package: str, installation: Path, tmp_path: Path):
         "import json, sys\n"
         "before = set(sys.modules)\n"
         f"import {package}\n"
+        f"{'; '.join(f'import {package}.{path.stem}' for path in (ROOT / FOLDERS[package]).glob('[!_]*.py')) if 'compat' in package else ''}\n"
         f"print(json.dumps([{package}.__file__, sorted({{name.partition('.')[0] for name in set(sys.modules) - before}})]))\n"
     )
     # PYTHONPATH comes before an editable installation, so that it is the wheel that is imported.

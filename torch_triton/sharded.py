@@ -63,8 +63,8 @@ def _layout(call: Call) -> Layout:
             if placement.is_replicate():
                 continue
             where = f"over dimension {dimension} of the mesh"
-            # by its name, for a compiler's stand-in is of another type, and what PyTorch derives from Shard orders rows otherwise
-            if not repr(placement).startswith("Shard("):
+            # what PyTorch derives from Shard orders rows otherwise
+            if type(placement) is not Shard:
                 raise wrong(ValueError, name, f"is {placement!r} {where}; {INSTEAD}")
             axis, size = axes[placement.dim], array.shape[placement.dim]
             if axis is None or axis == call.time_axis:

@@ -1,0 +1,54 @@
+"""Stable-Baselines3: what `RolloutBuffer.compute_returns_and_advantage` computes, and a `RolloutBuffer` that computes it so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlscan.torch_triton import gae
+from rlscan.torch_triton.compat._shared import one_step_early
+
+__all__ = ["compute_returns_and_advantage"]
+
+REPLACES = {
+    "compute_returns_and_advantage": "Stable-Baselines3: the loop in `RolloutBuffer.compute_returns_and_advantage`",
+}
+
+
+def compute_returns_and_advantage(
+    rewards: np.ndarray,
+    values: np.ndarray,
+    episode_starts: np.ndarray,
+    last_values: np.ndarray,
+    dones: np.ndarray,
+    gamma: float = 0.99,
+    gae_lambda: float = 1.0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns and advantages, from the buffer's arrays `[T, N]` and those of the last step, `[N]`.
+
+    `episode_starts[t]` says that step t is the first of an episode, and `rewards` hold γ V(s') where an episode was truncated.
+
+    Wrong: nothing in the numbers, but the rewards hold γ V(s') already, and can't be used with another γ or with newer values.
+    Repair: the environment's rewards with `terminated`, `truncated` and `final_values` of `rlscan.torch_triton.gae`.
+    """
+    ended = one_step_early(torch.as_tensor(episode_starts), torch.as_tensor(dones))
+    result = gae(
+        torch.as_tensor(rewards),
+        torch.as_tensor(values),
+        terminated=ended,
+        bootstrap_value=torch.as_tensor(last_values),
+        gamma=gamma,
+        lam=gae_lambda,
+        time_axis=0,
+    )
+    return result.returns.numpy(), result.advantages.numpy()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "RolloutBuffer":
+        from rlscan.torch_triton.compat._sb3_buffer import RolloutBuffer
+
+        return RolloutBuffer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
