@@ -525,8 +525,8 @@ class _Examination:
 
     # What it does instead
 
-    def _search(self, probes: Sequence[_Probe], definitions: Sequence[_Definition]) -> list[_Definition]:
-        """The known variants that give what came on all the windows, or else the pairs of them."""
+    def _search(self, probes: Sequence[_Probe], definitions: Sequence[_Definition], pairs: bool = True) -> list[_Definition]:
+        """Those of the known variants that give what came on all the windows, or else the first two of them that do so together."""
         outputs = tuple(self.items)
         told = [probe for probe in probes if probe.got is not None]
         # the first window decides for most
@@ -536,17 +536,17 @@ class _Examination:
             return []
 
         def gives(definition: _Definition) -> bool:
-            return all(self._matches(definition, *each) for each in calls)
+            return definition.mutant is not None and all(self._matches(definition, *each) for each in calls)
 
         if single := [definition for definition in definitions if gives(definition)]:
             return single
-        mutations = [definition.mutation for definition in definitions if definition.mutation]
+        mutations = [definition.mutation for definition in definitions if definition.mutation] if pairs else []
         for one, other in itertools.combinations(mutations, 2):
             both = one.and_also(other)
             if both is None:
                 continue
             pair = _Definition(self.recurrence, both)
-            if pair.mutant is not None and gives(pair):
+            if gives(pair):
                 return [pair]
         return []
 
@@ -566,18 +566,15 @@ class _Examination:
         if any(rule in ABOUT_NAN for rule in wrong):
             spoiling = [definition for definition in known if definition.mutation and definition.mutation.rule in ABOUT_NAN]
             start = found[0].mutation
-            joined = [start.and_also(each.mutation) if start else each.mutation for each in spoiling if each.mutation]
-            more = [_Definition(self.recurrence, both) for both in joined if both is not None]
-            alike = [each for each in more if each.mutant is not None and self._search_only(each, [*numbers, *spoilt])]
+            joined = [start.and_also(each.mutation) for each in spoiling if each.mutation] if start else []
+            more = [_Definition(self.recurrence, both) for both in joined if both is not None] if start else spoiling
+            alike = self._search([*numbers, *spoilt], more, pairs=start is None)
             if alike:
                 found = alike[:1]
             elif start is None:
                 return (), f"{name} is right wherever all numbers are finite, and handles NaN as no known variant does: {', '.join(wrong)} violated."
         behaves = tuple(tuple(each.mutation.name.split("; ")) for each in found[:3] if each.mutation)
         return behaves, f"{name} {', or '.join(' and '.join(_phrase(part) for part in names) for names in behaves)}."
-
-    def _search_only(self, definition: _Definition, probes: Sequence[_Probe]) -> bool:
-        return all(self._matches(definition, probe.drawn.calls(probe.facts), probe.got, probe.limits) for probe in probes if probe.got is not None)
 
 
 @functools.cache
@@ -590,8 +587,8 @@ def _known(recurrence: Recurrence) -> tuple[_Definition, ...]:
 
 def _phrase(name: str) -> str:
     variant = VARIANTS[name]
-    peers = variant.peers
-    return variant.says + (f" (as {', '.join(peers[:-1])}{' and ' * (len(peers) > 1)}{peers[-1]} do{'es' * (len(peers) == 1)})" if peers else "")
+    *others, last = variant.peers or ("",)
+    return f"{variant.says}, as {', '.join(others)}{' and ' if others else ''}{last} do{'' if others else 'es'}" if last else variant.says
 
 
 def _same_results(one: dict[str, np.ndarray] | str, other: dict[str, np.ndarray] | str) -> bool:

@@ -397,11 +397,11 @@ PUBLISHED = (
         functions={"vtrace": (None, advantage_of_the_next_episode)},
     ),
     Mutation("the TD error has a ratio", "formula", functions={"retrace": (retrace_with_a_ratio, None)}),
-    # The two helpers by which all else is selected, and the two functions of the scan.
+    # The two helpers by which all but the two successor values is selected, and the scan's own step.
     Mutation(
         "nothing is selected, all is multiplied",
         "B5",
-        {coefficients.cut: masked, coefficients.times: product, coefficients.successor_value: mixed_by_product},
+        {coefficients.cut: masked, coefficients.times: product},
         around={"step": product_step},
     ),
     Mutation(
