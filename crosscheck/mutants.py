@@ -195,6 +195,10 @@ def _last_value_as_bootstrap(arguments: dict[str, Any]) -> dict[str, Any]:
     return _with_last(arguments, arguments["values"][..., -1])
 
 
+def _truncated_is_terminated(arguments: dict[str, Any]) -> dict[str, Any]:
+    return arguments | {"terminated": _ended(arguments), "truncated": xp.zeros_like(arguments["truncated"])}
+
+
 def _values_of_the_next_row(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments | {"next_values": xp.concatenate([arguments["values"][..., 1:], arguments["next_values"][..., -1:]], axis=-1)}
 
@@ -378,6 +382,7 @@ PUBLISHED = (
         "B1",
         taps={name: (Constant(False),) for name in ("terminated", "truncated", "previous_terminated", "previous_truncated", "start")},
     ),
+    Mutation("truncation is passed as termination", "B2", arguments=(_truncated_is_terminated, ("terminated", "truncated"))),
     Mutation("truncation bootstraps from its own state", "B2", taps={"final_value": (Read("values"),)}),
     Mutation("the next row's value is the successor's", "B2", arguments=(_values_of_the_next_row, ("next_values", "values"))),
     Mutation("nothing is bootstrapped at the window's end", "B4", arguments=(_no_bootstrap, ("rewards",))),

@@ -30,7 +30,7 @@ VARIANTS: dict[str, KnownVariant] = {
     variant.name: variant
     for variant in (
         KnownVariant(
-            "truncation is taken for termination",
+            "truncation is passed as termination",
             "treats truncation as termination",
             ("CleanRL", "PureJaxRL"),
             ("done_as_terminated",),
