@@ -179,9 +179,7 @@ def drawing(witness: Witness) -> str:
     words = "".join(f"<p>{escape(note)}</p>" for note in notes)
     if not 0 < steps <= MOST_STEPS_DRAWN:
         return f"{words}<pre>{escape(chr(10).join(witness.lines()))}</pre>"
-    lanes = [
-        (name, value, None) for name, value in witness.arguments.items() if isinstance(value, list) and not ARGUMENTS[name].flag
-    ]
+    lanes = [(name, value, None) for name, value in witness.arguments.items() if isinstance(value, list) and not ARGUMENTS[name].flag]
     for name, right in witness.right.items():
         lanes += [(f"{name} came", witness.got[name], right)] if name in witness.got else []
         lanes.append((f"{name} right", right, None))

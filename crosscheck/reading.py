@@ -82,9 +82,7 @@ MEANINGS: dict[str, Meaning] = {
             lambda facts: np.concatenate([facts["values"], facts["bootstrap_value"][:, None]], axis=1),
         ),
         _same("terminated", "the episode terminates with this step", f"terminateds terminations termination terminal terminals term {_DONE}", "flags"),
-        Meaning(
-            "done", "the episode ends with this step", ("terminated", "truncated"), (*_DONE.split(), "traj_flag", "traj_flags"), _ends, "flags"
-        ),
+        Meaning("done", "the episode ends with this step", ("terminated", "truncated"), (*_DONE.split(), "traj_flag", "traj_flags"), _ends, "flags"),
         Meaning(
             "done before",
             "the episode ended with the step before",
@@ -223,7 +221,6 @@ class Target:
 
     Attributes:
         changes: the parameters that it wrote to.
-        inconstant: a second call with the same arguments gave something else.
     """
 
     def __init__(self, function: Callable, framework: Framework, adapter: Callable | Mapping[str, str | None] | None) -> None:
@@ -231,7 +228,6 @@ class Target:
         self.adapter = adapter if callable(adapter) else None
         self.said = adapter if isinstance(adapter, Mapping) else {}
         self.changes: set[str] = set()
-        self.inconstant = False
         self.float_dtype = "float32" if framework == "jax" else "float64"
 
     @property
@@ -247,7 +243,7 @@ class Target:
         try:
             with np.errstate(all="ignore"), _wide(self.framework, told):
                 results = _named(self._call(given))
-                found = [(name, _as_numpy(result)) for name, result in results]
+                found = [(name, _without_last_axis(_as_numpy(result), told)) for name, result in results]
         except Exception as error:  # whatever it raises is a finding
             text = str(error).strip().splitlines()
             raise Raised(f"{type(error).__name__}: {text[0] if text else ''}".rstrip(": ")) from error
@@ -276,9 +272,7 @@ class Target:
         """The likely ones, the likeliest first; a `ValueError` names a parameter that is not understood."""
         facts = {*recurrence.argument_names, *({"terminated"} if recurrence.name != "affine_scan" else ())}
         parameters = {
-            name: parameter
-            for name, parameter in self.signature.parameters.items()
-            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            name: parameter for name, parameter in self.signature.parameters.items() if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         }
         theirs = {name: ours for ours, name in self.said.items() if name is not None}
         for ours in self.said:
@@ -392,6 +386,12 @@ def _as_numpy(result: Any) -> np.ndarray:
         return result.numpy()
     array = np.asarray(result)
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def _without_last_axis(result: np.ndarray, told: Mapping[str, Any]) -> np.ndarray:
+    """Where libraries keep an axis of one value behind those of rows and time."""
+    axes = max((x.ndim for x in told.values() if isinstance(x, np.ndarray)), default=0)
+    return result[..., 0] if result.ndim == axes + 1 and result.shape[-1] == 1 else result
 
 
 def _same_bits(one: np.ndarray, other: np.ndarray) -> bool:

@@ -20,8 +20,22 @@ FORMULA = "formula"
 PARAMETERS = ((0.5, 0.5), (1.0, 0.5), (0.5, 1.0))
 """Of gamma and lambda; they differ in some, so that the one in the place of the other shows."""
 
+ABOUT_THE_END = ("B4", "B5", "B6", "B8", "B9")
+"""Where what lies behind the window, or before it, may show. Elsewhere it is 0 but for rows that are cut there, so that one mistake breaks one rule."""
+
 MADE_HERE = ("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9")
 """The rules that are about the contents of a window. The others are about its size and its types."""
+
+
+def _nothing_behind(facts: dict[str, Any]) -> None:
+    ended, started = (np.zeros(facts["terminated"].shape[0], bool) for _ in range(2))
+    if facts["terminated"].shape[1]:
+        ended, started = (facts["terminated"] | facts["truncated"])[:, -1], facts["starts"][:, 0]
+    for name, cut in (("bootstrap_value", ended), ("initial", started)):
+        if name in facts:
+            facts[name] = np.where(cut, facts[name], 0.0)
+    for name in {"values", "expected_next_q"} & set(facts):
+        facts[name][:, -1:] = np.where(ended[:, None], facts[name][:, -1:], 0.0)
 
 
 class Chooser(Protocol):
@@ -90,7 +104,7 @@ class Drawn:
                 if "truncated" in names
                 else "the operation knows no episodes"
             )
-        if rule in ("B2", "B3") and "terminated" not in self.tells and rule == "B3":
+        if rule == "B3" and "terminated" not in self.tells:
             return "no parameter says where an episode terminates"
         if rule == "B2" and "bootstrap_value" in names and not behind:
             return "no parameter says V of the state that a truncation cut at"
@@ -99,7 +113,7 @@ class Drawn:
         if rule == "B5" and "terminated" not in names:
             return "the operation knows no episodes; what a factor of 0 cuts off is rule B6"
         if rule == "B6" and not {"gamma", "factor"} & self.tells:
-            return "no parameter says the discount"
+            return "no parameter says the discount" if "gamma" in names else "the operation has no discount"
         if rule == "B7" and (self.recurrence.direction == "backward" or "terminated" not in names):
             return "it is about operations that run forward over episodes"
         if rule == "B7" and not self.flags_told:
@@ -145,11 +159,8 @@ class Drawn:
         self._raise_flags(facts, choose, shape)
         if "initial" in facts and "initial" not in self.tells:
             facts["initial"] = np.zeros(rows)
-        if rule == FORMULA:
-            for name in {"bootstrap_value", "initial"} & set(facts):
-                facts[name] = np.zeros(rows)
-            for name in {"values", "expected_next_q"} & set(facts):
-                facts[name][:, -1:] = 0.0
+        if rule not in ABOUT_THE_END:
+            _nothing_behind(facts)
         if "next_values" in kinds:
             self._successors(facts)
         return facts
@@ -185,7 +196,7 @@ class Drawn:
             behind = np.where(valid[:, t], values[:, t], behind)
         free = facts["next_values"] if "next_values" in self.tells else facts["final_values"] if "final_values" in self.tells else following
         facts["next_values"] = np.where(cut & valid, free, following)
-        if "bootstrap_value" in self.tells and self.rule != FORMULA and "final_values" not in self.tells and values.shape[1]:
+        if "bootstrap_value" in self.tells and "final_values" not in self.tells and values.shape[1]:
             # a function that takes both must find the same in both
             facts["next_values"][:, -1] = np.where(valid[:, -1], facts["bootstrap_value"], facts["next_values"][:, -1])
         if "final_values" not in self.tells or "next_values" in self.tells:

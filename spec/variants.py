@@ -35,7 +35,9 @@ VARIANTS: dict[str, KnownVariant] = {
             ("CleanRL", "PureJaxRL"),
             ("done_as_terminated",),
         ),
-        KnownVariant("truncation does not cut", "lets the next episode flow back over a truncation", ("skrl",), ("no_cut_at_truncation", "trace_terminated_only")),
+        KnownVariant(
+            "truncation does not cut", "lets the next episode flow back over a truncation", ("skrl",), ("no_cut_at_truncation", "trace_terminated_only")
+        ),
         KnownVariant("truncation is ignored", "ignores truncation"),
         KnownVariant("truncation wins over termination", "bootstraps where both flags are set", ("rl-triton's returns",), ("truncation_bootstraps_both",)),
         KnownVariant("truncation bootstraps from the reset observation", "bootstraps a truncation from the first state of the next episode"),
@@ -68,7 +70,12 @@ VARIANTS: dict[str, KnownVariant] = {
         KnownVariant("termination shows one step late", "reads terminations one step late"),
         KnownVariant("truncation shows one step late", "reads truncations one step late"),
         KnownVariant("flags are ignored", "ignores where episodes end", ("DI-hpc",), ("trace_not_reset", "prefix_never_reset")),
-        KnownVariant("the value of a terminal state is read", "bootstraps from terminal states", ("Tianshou's kernel if its caller has not masked",), ("unmasked_next_value",)),
+        KnownVariant(
+            "the value of a terminal state is read",
+            "bootstraps from terminal states",
+            ("Tianshou's kernel if its caller has not masked",),
+            ("unmasked_next_value",),
+        ),
         KnownVariant("termination does not cut", "lets the next episode flow back over a termination"),
         KnownVariant(
             "the bootstrap is also carried in from beyond the window",
@@ -112,7 +119,9 @@ VARIANTS: dict[str, KnownVariant] = {
             ("TorchRL before pytorch/rl#4210",),
             ("vtrace_shift_leak",),
         ),
-        KnownVariant("the trace has this action's ratio", "multiplies the trace by this action's ratio, and not by the next one's", (), ("retrace_c_unshifted",)),
+        KnownVariant(
+            "the trace has this action's ratio", "multiplies the trace by this action's ratio, and not by the next one's", (), ("retrace_c_unshifted",)
+        ),
         KnownVariant("the trace has this step's lam", "takes this step's lambda into the trace, and not the next one's"),
         KnownVariant("the TD error has a ratio", "multiplies the TD error by a ratio, as V-trace does", (), ("retrace_rho_on_delta",)),
         KnownVariant("the reset shows at the ending step", "resets at the ending step, and not after it", (), ("trace_reset_early",)),
