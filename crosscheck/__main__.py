@@ -102,8 +102,8 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     conform = commands.add_parser(
         "conform",
         help="say which boundary rules a function of yours holds",
-        description="Calls functions on small windows and says of each boundary rule whether it holds, is violated, or can't be said, and what the function does "
-        "instead. Exit code 1: a rule is violated, or a function has another fault; 2: one can't be imported or its parameters are not understood.",
+        description="Calls functions on small windows and says of each boundary rule whether it holds, is violated, or can't be said, and what the function "
+        "does instead. Exit code 1: a rule is violated, or a function has another fault; 2: one can't be imported or its parameters are not understood.",
     )
     conform.add_argument("functions", nargs="+", metavar="PACKAGE.MODULE:FUNCTION")
     conform.add_argument("--op", required=True, choices=tuple(RECURRENCES), help="what the functions are meant to compute")
@@ -426,6 +426,8 @@ def _imported(path: str) -> Any:
     function = importlib.import_module(module)
     for name in names.split("."):
         function = getattr(function, name)
+    if not callable(function):
+        raise ValueError("is no function")
     return function
 
 

@@ -87,11 +87,13 @@ def markdown(reports: Sequence[Report]) -> str:
 
 def _inert(words: str) -> str:
     """Names are somebody's, and no markup."""
-    return "".join(f"\\{letter}" if letter in "\\`*_[]#" else escape(letter, quote=False) for letter in words)
+    return "".join(f"\\{letter}" if letter in "\\`*_[]#|" else escape(letter, quote=False) for letter in words)
 
 
 STYLE = """
-:root { color-scheme: light dark; --paper: #fff; --ink: #1b1b1b; --soft: #666; --line: #ccc; --good: #14732c; --bad: #b3261e; --wrong: #fbdad7; --band: #f4f4f4 }
+:root {
+  color-scheme: light dark; --paper: #fff;
+  --ink: #1b1b1b; --soft: #666; --line: #ccc; --good: #14732c; --bad: #b3261e; --wrong: #fbdad7; --band: #f4f4f4 }
 @media (prefers-color-scheme: dark) {
   :root { --paper: #161616; --ink: #eaeaea; --soft: #a3a3a3; --line: #444; --good: #6fcf87; --bad: #ff8a80; --wrong: #5a1d19; --band: #222 }
 }

@@ -193,8 +193,8 @@ def conform(
         framework: what its arrays are: numpy, torch or jax.
         layout: of arrays: batch is [N, T], time is [T, N], row is [T]; by default the first of these that gives right results.
         adapter: where parameters are not understood by their names: a mapping from what they mean (our names, or those of
-            `rlscan.crosscheck.reading.MEANINGS`) to theirs, None where one is to be left alone; or a function that takes our arguments by name and returns those
-            of `function`, as a tuple or a mapping.
+            `rlscan.crosscheck.reading.MEANINGS`) to theirs, None where one is to be left alone; or a function that takes our arguments by name and
+            returns those of `function`, as a tuple or a mapping.
         constants: gamma or lam, where they are built in and are no parameters; 1 where nothing is said.
         rules: which to look at; by default all.
         name: in the report; by default that of the function.
@@ -325,10 +325,7 @@ class _Examination:
             wanted = (rows, steps) if self.reading.layout == "batch" else (steps, rows)
             kept = {name: x if self.reading.layout == "batch" else x.T for name, x in found if x.shape == wanted and x.dtype.kind == "f"}
         else:
-            each = [
-                self.target.call(told({name: x[row : row + 1] if isinstance(x, np.ndarray) and x.ndim else x for name, x in facts.items()}))
-                for row in range(rows)
-            ]
+            each = [self.target.call(told(_row(facts, row))) for row in range(rows)]
             found, wanted = each[0], (steps,)
             kept = {name: np.stack([dict(one)[name] for one in each]) for name, x in found if x.shape == wanted and x.dtype.kind == "f"}
         if not kept:
@@ -374,23 +371,28 @@ class _Examination:
         calls = [drawn.calls(facts) for drawn, facts in windows]
         limits = [self.reference.limits(call[0], "float32") for call in calls]
 
-        def take(definition: _Definition, how: str) -> None:
+        def taken(definition: _Definition) -> dict[str, str]:
+            chosen: dict[str, str] = {}
             for name in self.recurrence.output_names:
-                if name in self.items:
-                    continue
                 for item in items:
-                    if item not in self.items.values() and all(
+                    if item not in chosen.values() and all(
                         self._matches(definition, call, {name: each[item]}, limit) for call, each, limit in zip(calls, found, limits, strict=True)
                     ):
-                        self.items[name], self.how[name] = item, how
+                        chosen[name] = item
                         break
+            return chosen
 
-        take(self.reference, "by its numbers")
+        most = min(len(items), len(self.recurrence.output_names))
+        self.items = taken(self.reference)
+        self.how = dict.fromkeys(self.items, "by its numbers")
         promise = 3.0 if self.items else 1.0
-        if len(self.items) < min(len(items), len(self.recurrence.output_names)):
-            for definition in _known(self.recurrence):
-                take(definition, f"by the numbers of a variant, {definition.mutation.name}" if definition.mutation else "")
-            promise = max(promise, 2.0 if self.items else 1.0)
+        for definition in _known(self.recurrence) if len(self.items) < most else ():
+            # the variant in whose results most of these are found
+            chosen = taken(definition)
+            if len(chosen) > len(self.items) and definition.mutation:
+                words = f"by the numbers of a known variant: {definition.mutation.name}"
+                self.items, self.how = chosen, {name: self.how.get(name, words) for name in chosen}
+        promise = max(promise, 2.0 if self.items else 1.0)
         for name in self.recurrence.output_names:
             rest = [item for item in items if item not in self.items.values()]
             if name not in self.items and rest:
@@ -479,12 +481,12 @@ class _Examination:
         except ImportError:
             return None
         from hypothesis import strategies
+        from hypothesis.errors import Flaky, NoSuchExample
 
         # JAX compiles for each size
         sizes = [*range(1, MOST_STEPS + 1)] if self.target.framework != "jax" else [1, 2, MOST_STEPS]
-        settings = hypothesis.settings(
-            max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
-        )
+        checks: Any = list(hypothesis.HealthCheck)
+        settings = hypothesis.settings(max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, suppress_health_check=checks)
 
         @strategies.composite
         def windows(draw: Callable[[Any], Any], rows: int, steps: int) -> tuple[Drawn, dict[str, Any]]:
@@ -497,7 +499,7 @@ class _Examination:
         for rows, steps in itertools.product((1, 2) if self.reading.layout != "row" else (1,), sizes):
             try:
                 return self._row_of(self.probe(*hypothesis.find(windows(rows, steps), shows, settings=settings)))
-            except (hypothesis.errors.NoSuchExample, hypothesis.errors.Flaky):
+            except (NoSuchExample, Flaky):
                 continue
         return None
 
@@ -633,6 +635,10 @@ def _same_results(one: dict[str, np.ndarray] | str, other: dict[str, np.ndarray]
     if isinstance(one, str) or isinstance(other, str):
         return one == other
     return one.keys() == other.keys() and all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)
+
+
+def _row(facts: Facts, row: int) -> dict[str, Any]:
+    return {name: x[row : row + 1] if isinstance(x, np.ndarray) and x.ndim else x for name, x in facts.items()}
 
 
 def _every_other(array: np.ndarray, axis: int) -> np.ndarray:

@@ -170,6 +170,24 @@ def targets_without_values(
     return state, vtrace_advantage(successor, log_rho, reward, value, terminated, gamma, pg_rho_bar)
 
 
+def errors_and_mixed_advantage(
+    state: Array,
+    state_beyond: Array,
+    log_rho: Array,
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    final_value: Array,
+    terminated: Array,
+    truncated: Array,
+    gamma: Array,
+    lam: Array,
+    pg_rho_bar: Array,
+) -> tuple[Array, Array]:
+    _, advantage = advantage_mixes_by_lam(state, state_beyond, log_rho, reward, value, next_value, final_value, terminated, truncated, gamma, lam, pg_rho_bar)
+    return state, advantage
+
+
 def retrace_with_a_ratio(
     reward: Array, q_value: Array, expected_next_q: Array, log_rho: Array, next_log_rho: Array, next_lam: Array, last: Array,
     terminated: Array, truncated: Array, gamma: Array, c_bar: Array, rho_bar: Array,
@@ -394,6 +412,7 @@ PUBLISHED = (
     Mutation("lam of the step before", "formula", arguments=(_previous("lam"), ("lam",))),
     Mutation("the policy-gradient advantage is the correction", "formula", functions={"vtrace": (None, advantage_is_the_correction)}),
     Mutation("the policy-gradient advantage mixes by lam", "formula", functions={"vtrace": (None, advantage_mixes_by_lam)}),
+    Mutation("targets lack the value, and the advantage mixes by lam", "formula", functions={"vtrace": (None, errors_and_mixed_advantage)}),
     Mutation("targets lack the value", "formula", functions={"vtrace": (None, targets_without_values)}),
     Mutation(
         "the policy-gradient advantage reads across a truncation",

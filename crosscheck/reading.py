@@ -67,6 +67,10 @@ def _same(name: str, says: str, aliases: str, kind: Any = "steps") -> Meaning:
     return Meaning(name, says, (name,), (name, *aliases.split()), lambda facts: facts[name], kind)
 
 
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 _DONE = "done dones d done_t dones_t flags ends episode_ends end_flag end_flags"
 
 MEANINGS: dict[str, Meaning] = {
@@ -104,14 +108,14 @@ MEANINGS: dict[str, Meaning] = {
             "nonterminal",
             "1 where the episode goes on, 0 where it ends",
             ("terminated",),
-            tuple("mask masks nonterminal nonterminals non_terminal not_done not_dones continues cont conts continuation live next_nonterminal".split()),
+            _words("mask masks nonterminal nonterminals non_terminal not_done not_dones continues cont conts continuation live next_nonterminal"),
             lambda facts: np.where(_ends(facts), 0.0, 1.0),
         ),
         Meaning(
             "discounts",
             "gamma, and 0 where the episode terminates",
             ("gamma", "terminated"),
-            tuple("discounts discount discount_t pcontinues pcont_t pcontinue".split()),
+            _words("discounts discount discount_t pcontinues pcont_t pcontinue"),
             lambda facts: cut(np.broadcast_to(facts["gamma"], facts["terminated"].shape), facts["terminated"]),
         ),
         _same("next_values", "V(s'_t) at every step", "next_value next_vals next_v next_state_value next_state_values values_next v_t bootstrapped_values"),
@@ -131,7 +135,7 @@ MEANINGS: dict[str, Meaning] = {
             "ratios",
             "target over behaviour policy",
             ("log_rhos",),
-            tuple("rhos rho rho_tm1 ratio ratios importance_weights importance_ratios is_ratios weights".split()),
+            _words("rhos rho rho_tm1 ratio ratios importance_weights importance_ratios is_ratios weights"),
             lambda facts: np.exp(facts["log_rhos"]),
         ),
         # Each a half, so that to read one of them alone, or the two in each other's place, is noticed.
@@ -139,16 +143,16 @@ MEANINGS: dict[str, Meaning] = {
             "target log-probabilities",
             "log pi(a_t|s_t)",
             ("log_rhos",),
-            tuple("target_log_probs target_action_log_probs target_logp target_logprobs log_pi new_log_probs curr_log_probs target_logits_logp".split()),
+            _words("target_log_probs target_action_log_probs target_logp target_logprobs log_pi new_log_probs curr_log_probs target_logits_logp"),
             lambda facts: np.ldexp(facts["log_rhos"], -1),
         ),
         Meaning(
             "behaviour log-probabilities",
             "log mu(a_t|s_t)",
             ("log_rhos",),
-            tuple(
+            _words(
                 "behaviour_log_probs behavior_log_probs behaviour_action_log_probs behavior_action_log_probs behavior_logp behaviour_logp "
-                "behavior_logprobs log_mu old_log_probs old_logprobs".split()
+                "behavior_logprobs log_mu old_log_probs old_logprobs"
             ),
             lambda facts: np.negative(np.ldexp(facts["log_rhos"], -1)),
         ),
@@ -370,10 +374,10 @@ def _wide(framework: str, told: Mapping[str, Any]) -> Any:
 def _named(results: Any) -> list[tuple[str, Any]]:
     if isinstance(results, Mapping):
         return [(str(name), result) for name, result in results.items()]
-    if dataclasses.is_dataclass(results) and not isinstance(results, type):
-        return [(field.name, getattr(results, field.name)) for field in dataclasses.fields(results)]
     if hasattr(results, "_fields"):
         return list(zip(results._fields, results, strict=True))
+    if dataclasses.is_dataclass(results) and not isinstance(results, type):
+        return [(field.name, getattr(results, field.name)) for field in dataclasses.fields(results)]
     if isinstance(results, tuple | list) and any(hasattr(result, "shape") for result in results):
         return [(f"result {number}", result) for number, result in enumerate(results)]
     return [("result", results)]

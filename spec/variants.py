@@ -73,7 +73,7 @@ VARIANTS: dict[str, KnownVariant] = {
         KnownVariant(
             "the value of a terminal state is read",
             "bootstraps from terminal states",
-            ("Tianshou's kernel if its caller has not masked",),
+            ("Tianshou's kernel unless its caller has masked",),
             ("unmasked_next_value",),
         ),
         KnownVariant("termination does not cut", "lets the next episode flow back over a termination"),
@@ -112,16 +112,19 @@ VARIANTS: dict[str, KnownVariant] = {
         KnownVariant("ratios are not clipped", "does not clip ratios"),
         KnownVariant("the policy-gradient advantage is the correction", "returns vs - V as policy-gradient advantages", (), ("vtrace_pg_gae",)),
         KnownVariant("the policy-gradient advantage mixes by lam", "mixes λ vs_(t+1) + (1 - λ) V_(t+1) into the advantage", ("rlax",), ("vtrace_lambda_mix",)),
-        KnownVariant("targets lack the value", "returns vs - V in the place of vs", ("rlax",)),
+        KnownVariant("targets lack the value", "returns vs - V in the place of vs"),
+        KnownVariant(
+            "targets lack the value, and the advantage mixes by lam",
+            "returns vs - V in the place of vs, and mixes λ vs_(t+1) + (1 - λ) V_(t+1) into the advantage",
+            ("rlax",),
+        ),
         KnownVariant(
             "the policy-gradient advantage reads across a truncation",
             "reads the next episode's target in the advantage of a truncated step",
             ("TorchRL before pytorch/rl#4210",),
             ("vtrace_shift_leak",),
         ),
-        KnownVariant(
-            "the trace has this action's ratio", "multiplies the trace by this action's ratio, and not by the next one's", (), ("retrace_c_unshifted",)
-        ),
+        KnownVariant("the trace has this action's ratio", "multiplies the trace by this action's ratio, not by the next one's", (), ("retrace_c_unshifted",)),
         KnownVariant("the trace has this step's lam", "takes this step's lambda into the trace, and not the next one's"),
         KnownVariant("the TD error has a ratio", "multiplies the TD error by a ratio, as V-trace does", (), ("retrace_rho_on_delta",)),
         KnownVariant("the reset shows at the ending step", "resets at the ending step, and not after it", (), ("trace_reset_early",)),
