@@ -108,7 +108,7 @@ thead small, tbody th small { display: block; font-weight: 400; color: var(--sof
 .holds { color: var(--good) } .violated { color: var(--bad); font-weight: 600 } .unsaid { color: var(--soft) }
 summary { cursor: pointer }
 details > :not(summary) { margin: .4rem 0; max-width: 44rem }
-svg { display: block; max-width: 100%; height: auto; font: 12px ui-monospace, monospace }
+svg { display: block; font: 12px ui-monospace, monospace }
 svg text { fill: var(--ink) } svg .soft { fill: var(--soft) } svg .band { fill: var(--band) } svg .wrong { fill: var(--wrong) }
 svg .terminated { stroke: var(--bad); stroke-width: 3 } svg .truncated { stroke: var(--bad); stroke-width: 3; stroke-dasharray: 5 3 }
 svg .starts { stroke: var(--good); stroke-width: 3 } svg .invalid { fill: var(--line); opacity: .45 }
@@ -186,7 +186,7 @@ def drawing(witness: Witness) -> str:
         lanes += [(f"{name} came", witness.got[name], right)] if name in witness.got else []
         lanes.append((f"{name} right", right, None))
     rest = [f"{name} = {_number(value)}" for name, value in witness.arguments.items() if not isinstance(value, list)]
-    height = LINE * (len(lanes) + 1 + len(rest)) + 8
+    height = LINE * (len(lanes) + 1 + len(rest)) + 14
     width = LEFT + CELL * steps + 10
     parts = list(_shapes(witness, steps, lanes))
     for number, line in enumerate(rest):
