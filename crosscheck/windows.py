@@ -94,7 +94,7 @@ class Drawn:
         """Why there are no such windows for this function."""
         names, rule = set(self.recurrence.argument_names), self.rule
         behind = {"next_values", "final_values", "bootstrap_value", "values"} & self.tells
-        if rule in ("B1", "B3", "B5") and "terminated" in names and not self.flags_told:
+        if rule == "B5" and "terminated" in names and not self.flags_told | (self.tells & {"valid"}):
             return "no parameter says where an episode ends"
         if rule == "B1" and "terminated" not in self.tells:
             return "no parameter says where an episode terminates" if "terminated" in names else "the operation knows no episodes"
@@ -169,7 +169,7 @@ class Drawn:
         raised: dict[str, tuple[str, ...]] = {
             "B1": ("terminated",),
             "B2": ("truncated",),
-            "B5": ("terminated", "truncated", "starts"),
+            "B5": ("terminated", "truncated", "starts", "valid"),
             "B7": ("terminated", "truncated", "starts"),
             "B8": ("valid",),
         }
