@@ -76,7 +76,7 @@ _DONE = "done dones d done_t dones_t flags ends episode_ends end_flag end_flags"
 MEANINGS: dict[str, Meaning] = {
     meaning.name: meaning
     for meaning in (
-        _same("rewards", "rewards", "reward rews rew r r_t reward_t"),
+        _same("rewards", "rewards", "reward rews rew r r_t reward_t token_level_rewards token_rewards"),
         _same("values", "V(s_t)", "value val vals v v_tm1 values_t state_value state_values value_preds baseline baselines"),
         Meaning(
             "values and bootstrap",
@@ -336,7 +336,8 @@ def _in_context(name: str, candidates: Mapping[str, list[str]]) -> list[str]:
     if {"discounts", "gamma"} <= set(known):
         return ["gamma", "discounts"] if possible(*_FLAGS) or sure("gamma") else ["discounts", "gamma"]
     if "values and bootstrap" in known:
-        return ["values"] if possible(*_BEHIND) else ["values and bootstrap", "values"]
+        # a loop that reads one value more raises where there is none; one that does not would run with it as well
+        return ["values"] if possible(*_BEHIND) else ["values", "values and bootstrap"]
     if {"next_values", "bootstrap_value"} <= set(known):
         return ["next_values"] if sure("bootstrap_value") else ["bootstrap_value", "next_values"]
     if {"bootstrap_value", "final_values"} <= set(known):

@@ -155,6 +155,33 @@ def rlax_vtrace(v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_=1.0, clip_rho_thre
     return errors, np.minimum(clip_pg_rho_threshold, rho_tm1) * (r_t + discount_t * bootstrap - v_tm1)
 
 
+def torchrl(gamma, lmbda, state_value, next_state_value, reward, done, terminated):
+    """[N, T, 1], where `done` is either end."""
+    advantage, last = np.zeros_like(reward), 0.0
+    delta = reward + gamma * next_state_value * (1.0 - terminated) - state_value
+    for t in reversed(range(reward.shape[1])):
+        advantage[:, t] = last = delta[:, t] + gamma * lmbda * (1.0 - done[:, t]) * last
+    return advantage, advantage + state_value
+
+
+def verl(token_level_rewards, values, response_mask, gamma, lam):
+    advantages, following, last = np.zeros_like(values), 0.0, 0.0
+    for t in reversed(range(values.shape[1])):
+        here = token_level_rewards[:, t] + gamma * following - values[:, t] + gamma * lam * last
+        following = values[:, t] * response_mask[:, t] + (1 - response_mask[:, t]) * following
+        advantages[:, t] = last = here * response_mask[:, t] + (1 - response_mask[:, t]) * last
+    return advantages, advantages + values
+
+
+def openrlhf(values, rewards, action_mask, gamma, lambd):
+    values, rewards = values * action_mask, rewards * action_mask
+    advantages, last = np.zeros_like(values), 0.0
+    for t in reversed(range(values.shape[1])):
+        following = values[:, t + 1] if t < values.shape[1] - 1 else 0.0
+        advantages[:, t] = last = rewards[:, t] + gamma * following - values[:, t] + gamma * lambd * last
+    return advantages, advantages + values
+
+
 def bootstraps_nothing(rewards, dones, gamma, last_value):
     returns, last = np.zeros_like(rewards), 0.0
     for t in reversed(range(rewards.shape[1])):
@@ -182,6 +209,9 @@ OTHERS = [
     (with_discounts, "lambda_returns", {"formula", "B1", "B4"}, {"B5", "B6"}, (MASKS,)),
     (with_masks, "gae", {"formula", "B1", "B4"}, {"B5", "B6"}, (MASKS,)),
     (rlax_vtrace, "vtrace", {"B1", "B4"}, {"formula"}, ("targets lack the value, and the advantage mixes by lam",)),
+    (torchrl, "gae", {"formula", "B1", "B2", "B3", "B4", "B9"}, {"B5", "B6"}, (MASKS,)),
+    (verl, "gae", {"formula"}, {"B8"}, ("outputs at invalid steps are left",)),
+    (openrlhf, "gae", {"formula"}, {"B8"}, ("invalid steps are zero steps", "outputs at invalid steps are left")),
     (bootstraps_nothing, "discounted_returns", {"formula", "B1"}, {"B4"}, ("nothing is bootstrapped at the window's end",)),
     (resets_early, "episodic_prefix_sum", {"formula"}, {"B1", "B7"}, ("the reset shows at the ending step",)),
 ]
@@ -389,6 +419,12 @@ def test_what_is_built_in_is_said():
 
 
 def test_an_axis_of_one_value_is_nothing():
+    def with_axis(**arguments):
+        return {name: x[..., None] if isinstance(x, np.ndarray) else x for name, x in arguments.items()}
+
+    with_axis.__dict__["__signature__"] = inspect.signature(torchrl)
+    assert conform(torchrl, "gae", layout="batch", adapter=with_axis, rules=FINITE).conforms
+
     def gae(rewards, values, dones, last_value, gamma, lam):
         return cleanrl(rewards, values, dones, last_value, dones[-1] * 0, gamma, lam)[0][..., None]
 
