@@ -305,6 +305,26 @@ def test_the_diagnosis_names_the_variant(case, faulty, quick):
     assert faulty in [cases.recognise(case, result) for result in results]
 
 
+GAE = RECURRENCES["gae"]
+WAYS = [
+    (["rewards", "values", "terminated", "truncated", "valid", "gamma", "lam"], behind) for behind in (["next_values"], ["bootstrap_value", "final_values"])
+]
+OF_GAE = [name for name in VARIANTS if made_of(GAE, (name,)) is not None]
+
+# They need a gamma or lambda for each step, flags of first steps, or a product that is no select's.
+SILENT = {"gamma of the step before", "lam of the step before", "ends are read as starts", "masks multiply"}
+
+
+@pytest.mark.parametrize("name", OF_GAE)
+def test_each_variant_of_gae_is_named(name, quick):
+    rules = [rule for rule in rules_of("gae") if rule not in ("B10", "B11")]
+    reports = [conform(as_function(GAE, (name,), [*first, *behind]), "gae", layout="batch", rules=rules) for first, behind in WAYS]
+    if name in SILENT:
+        assert [report.violated for report in reports] == [(), ()]
+    else:
+        assert any((name,) in report.behaves for report in reports), [report.diagnosis for report in reports]
+
+
 # What is right
 
 
