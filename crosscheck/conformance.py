@@ -425,7 +425,8 @@ class _Examination:
         reading = {parameter: MEANINGS[meaning].says for parameter, meaning in self.reading.parameters}
         if self.promise < 0:
             verdicts = tuple(Verdict(rule, UNSAID, "it has no results") for rule in rules)
-            return Report(name, self.recurrence.name, self.target.framework, self.reading.layout, reading, {}, verdicts, tuple(self.faults), (), self.faults[0])
+            layout, diagnosis = self.reading.layout, f"{name} {self.faults[0]}."
+            return Report(name, self.recurrence.name, self.target.framework, layout, reading, {}, verdicts, tuple(self.faults), (), diagnosis)
         first = next(self.drawn(FORMULA)).window(AtRandom(0), ROWS, STEPS)
         before = self._attempt(first)
         self.constant = _same_results(before, self._attempt(first))
@@ -593,6 +594,8 @@ class _Examination:
         numbers = [probe for rule, probes in made.items() if rule not in ABOUT_NAN for probe in probes]
         spoilt = [probe for rule, probes in made.items() if rule in ABOUT_NAN for probe in probes]
         wrong = [rule for rule in made if verdicts[rule].status == VIOLATED]
+        if not self.constant:
+            return (), f"{name} gives other results each time, so that no more can be said."
         if not wrong:
             what = "does what rlscan does, in all that its parameters can say" if not self.faults else "gives right numbers"
             return (), f"{name} {what}."

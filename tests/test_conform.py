@@ -306,9 +306,8 @@ def test_the_diagnosis_names_the_variant(case, faulty, quick):
 
 
 GAE = RECURRENCES["gae"]
-WAYS = [
-    (["rewards", "values", "terminated", "truncated", "valid", "gamma", "lam"], behind) for behind in (["next_values"], ["bootstrap_value", "final_values"])
-]
+SAID = ["rewards", "values", "terminated", "truncated", "valid", "gamma", "lam"]
+WAYS = [[*SAID, "next_values"], [*SAID, "bootstrap_value", "final_values"]]
 OF_GAE = [name for name in VARIANTS if made_of(GAE, (name,)) is not None]
 
 # They need a gamma or lambda for each step, flags of first steps, or a product that is no select's.
@@ -318,7 +317,7 @@ SILENT = {"gamma of the step before", "lam of the step before", "ends are read a
 @pytest.mark.parametrize("name", OF_GAE)
 def test_each_variant_of_gae_is_named(name, quick):
     rules = [rule for rule in rules_of("gae") if rule not in ("B10", "B11")]
-    reports = [conform(as_function(GAE, (name,), [*first, *behind]), "gae", layout="batch", rules=rules) for first, behind in WAYS]
+    reports = [conform(as_function(GAE, (name,), parameters), "gae", layout="batch", rules=rules) for parameters in WAYS]
     if name in SILENT:
         assert [report.violated for report in reports] == [(), ()]
     else:
@@ -536,6 +535,7 @@ def test_faults_are_findings(function, fault):
     report = conform(function, "gae", layout="batch")
     assert fault in report.faults
     assert not report.conforms
+    assert report.diagnosis.startswith(function.__name__)
     with pytest.raises(AssertionError, match=re.escape(fault)):
         report.require("B1")
     assert Report.from_json(json.loads(json.dumps(report.as_json(), allow_nan=False))) == report
