@@ -10,6 +10,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import datetime
+import importlib
 import importlib.util
 import json
 import os
@@ -98,7 +99,24 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     bench.add_argument("--counters", action="store_true", help="then read the device's counters for what missed a target, with NVIDIA's profiler ncu")
     bench.set_defaults(command=_bench)
 
-    report = commands.add_parser("report", help="render the JSON of a run, or of a benchmark, as a Markdown page and its plots")
+    conform = commands.add_parser(
+        "conform",
+        help="say which boundary rules a function of yours holds",
+        description="Calls functions on small windows and says of each boundary rule whether it holds, is violated, or can't be said, and what the function "
+        "does instead. Exit code 1: a rule is violated, or a function has another fault; 2: one can't be imported or its parameters are not understood.",
+    )
+    conform.add_argument("functions", nargs="+", metavar="PACKAGE.MODULE:FUNCTION")
+    conform.add_argument("--op", required=True, choices=tuple(RECURRENCES), help="what the functions are meant to compute")
+    conform.add_argument("--framework", choices=("numpy", "torch", "jax"), default="numpy", help="what their arrays are; default: %(default)s")
+    conform.add_argument("--layout", choices=("batch", "time", "row"), help="[N, T], [T, N] or [T]; default: the first that gives right results")
+    conform.add_argument("--adapter", type=_pairs, metavar="OURS=THEIRS,..", help="what parameters mean that are not understood by their names")
+    conform.add_argument("--constants", type=_constants, metavar="gamma=0.99,lam=0.95", help="where they are built in")
+    conform.add_argument("--rules", type=_names(_rules), metavar="A,B", help="formula, B1 to B12; default: all")
+    conform.add_argument("--json", type=_to_write, metavar="FILE", help="write what was found")
+    conform.add_argument("--html", type=_to_write, metavar="FILE", help="write it as one page, with a drawing of each window")
+    conform.set_defaults(command=_conform)
+
+    report = commands.add_parser("report", help="render the JSON of a run, of a benchmark or of conform, as a Markdown page and its plots")
     report.add_argument("json", type=Path, metavar="FILE.json")
     report.add_argument("--to", type=_page_to_write, metavar="FILE.md", help="default: standard output")
     report.set_defaults(command=_report)
@@ -153,6 +171,26 @@ def _names(known: Callable[[], Sequence[str] | dict]) -> Callable[[str], tuple[s
         return names
 
     return parse
+
+
+def _rules() -> Sequence[str]:
+    from rlscan.crosscheck.conformance import rules_of
+
+    return rules_of("gae")
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if not all(name and value for name, _, value in pairs):
+        raise argparse.ArgumentTypeError(f"{text} is not like terminated=flags,bootstrap_value=v_T")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _constants(text: str) -> dict[str, float]:
+    try:
+        return {name: float(value) for name, value in _pairs(text).items()}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not like gamma=0.99,lam=0.95") from None
 
 
 def _integer_from(least: int) -> Callable[[str], int]:
@@ -368,6 +406,44 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
             started = True
 
         yield advance
+
+
+def _conform(options: argparse.Namespace) -> int:
+    from rlscan.crosscheck import conform_page
+    from rlscan.crosscheck.conformance import as_json, conform
+
+    if importlib.util.find_spec("rich") is None:
+        print("the tables need rich: pip install 'rlscan[crosscheck]'", file=sys.stderr)
+        return 1
+    sys.path.append(os.getcwd())  # as `python` has it, and an installed command has not
+    reports = []
+    for path in options.functions:
+        try:
+            function = _imported(path)
+            settings = {name: getattr(options, name) for name in ("framework", "layout", "adapter", "constants", "rules")}
+            reports.append(conform(function, options.op, name=path.partition(":")[2], **settings))
+        except (ImportError, AttributeError, ValueError) as error:
+            print(f"{path}: {error}", file=sys.stderr)
+            return 2
+    for found in reports:
+        conform_page.show(found)
+    if options.json:
+        options.json.write_text(json.dumps(as_json(reports), indent=1) + "\n", encoding="utf-8")
+    if options.html:
+        options.html.write_text(conform_page.page(reports), encoding="utf-8")
+    return 0 if all(found.conforms for found in reports) else 1
+
+
+def _imported(path: str) -> Any:
+    module, colon, names = path.partition(":")
+    if not module or not colon or not names:
+        raise ValueError("is not like package.module:function")
+    function = importlib.import_module(module)
+    for name in names.split("."):
+        function = getattr(function, name)
+    if not callable(function):
+        raise ValueError("is no function")
+    return function
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import functools
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -135,7 +135,7 @@ class Jax(Backend):
 
     def run(self, problem: Problem, device: Device, recurrence: Recurrence | None = None) -> tuple[np.ndarray, ...]:
         package, jax = importlib.import_module("rlscan.jax_pallas"), importlib.import_module("jax")
-        with _wide_numbers(problem), jax.default_device(self._device(device)):
+        with wide_numbers(problem.arguments.values()), jax.default_device(self._device(device)):
             arguments = {
                 name: self.array(value, device, problem.dtype) if isinstance(value, np.ndarray) else value for name, value in problem.arguments.items()
             }
@@ -144,7 +144,7 @@ class Jax(Backend):
 
     def gradients(self, problem: Problem, cotangents: Sequence[np.ndarray], device: Device, recurrence: Recurrence | None = None) -> dict[str, np.ndarray]:
         jax = importlib.import_module("jax")
-        with _wide_numbers(problem), jax.default_device(self._device(device)):
+        with wide_numbers(problem.arguments.values()), jax.default_device(self._device(device)):
             arrays = {name: self.array(x, device, problem.dtype) for name, x in problem.arguments.items() if isinstance(x, np.ndarray)}
             at = {name: arrays.pop(name) for name in differentiated(problem.call)}
             options = tuple((name, x) for name, x in problem.arguments.items() if not isinstance(x, np.ndarray))
@@ -233,9 +233,9 @@ def _x64() -> Any:
 
 
 @contextlib.contextmanager
-def _wide_numbers(problem: Problem) -> Iterator[None]:
+def wide_numbers(arguments: Iterable[Any]) -> Iterator[None]:
     """JAX's x64 mode where an array needs it; JAX would cast it to 32 bits otherwise."""
-    wide = any(isinstance(value, np.ndarray) and value.dtype.itemsize == 8 for value in problem.arguments.values())
+    wide = any(isinstance(value, np.ndarray) and value.dtype.itemsize == 8 for value in arguments)
     with _x64()(True) if wide else contextlib.nullcontext():
         yield
 

@@ -24,8 +24,10 @@ from rlscan.crosscheck.compare import wrong
 from rlscan.crosscheck.scenarios import SCENARIOS, Extent
 from rlscan.spec import coefficients
 from rlscan.spec.binding import bind
-from rlscan.spec.coefficients import cut, times
+from rlscan.spec.calls import check, complete
+from rlscan.spec.coefficients import at_most, bootstrap, cut, ends, gae, retrace, successor_value, times
 from rlscan.spec.recurrences import Recurrence
+from rlscan.spec.reference import NumPyArrays, loop
 from rlscan.spec.taps import Constant, Read, Source, parameters
 
 Array = xp.ndarray
@@ -115,6 +117,154 @@ def _without_initial(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments | {"initial": None}
 
 
+def advantage_without_lam(
+    state: Array, state_beyond: Array, reward: Array, value: Array, next_value: Array, final_value: Array, terminated: Array, truncated: Array, gamma: Array
+) -> tuple[Array, Array]:  # fmt: skip
+    successor = successor_value(next_value, final_value, truncated) + cut(state_beyond, ends(terminated, truncated))
+    return reward + bootstrap(gamma, terminated, successor) - value, state + value
+
+
+def without_truncated_steps(
+    reward: Array, value: Array, next_value: Array, final_value: Array, terminated: Array, truncated: Array, gamma: Array, lam: Array
+) -> tuple[Array, Array]:
+    addend, factor = gae(reward, value, next_value, final_value, terminated, truncated, gamma, lam)
+    return cut(addend, truncated), factor
+
+
+def advantage_without_lam_or_truncated_steps(
+    state: Array, state_beyond: Array, reward: Array, value: Array, next_value: Array, final_value: Array, terminated: Array, truncated: Array, gamma: Array
+) -> tuple[Array, Array]:  # fmt: skip
+    advantage, target = advantage_without_lam(state, state_beyond, reward, value, next_value, final_value, terminated, truncated, gamma)
+    return cut(advantage, truncated), target
+
+
+def advantage_is_the_correction(state: Array, value: Array) -> tuple[Array, Array]:
+    return value + state, state
+
+
+def vtrace_advantage(successor: Array, log_rho: Array, reward: Array, value: Array, terminated: Array, gamma: Array, pg_rho_bar: Array) -> Array:
+    return at_most(pg_rho_bar, xp.exp(log_rho)) * (reward + bootstrap(gamma, terminated, successor) - value)
+
+
+def advantage_mixes_by_lam(
+    state: Array, state_beyond: Array, log_rho: Array, reward: Array, value: Array, next_value: Array, final_value: Array,
+    terminated: Array, truncated: Array, gamma: Array, lam: Array, pg_rho_bar: Array,
+) -> tuple[Array, Array]:  # fmt: skip
+    successor = successor_value(next_value, final_value, truncated) + times(lam, cut(state_beyond, ends(terminated, truncated)))
+    return value + state, vtrace_advantage(successor, log_rho, reward, value, terminated, gamma, pg_rho_bar)
+
+
+def advantage_of_the_next_episode(
+    state: Array, state_beyond: Array, log_rho: Array, reward: Array, value: Array, next_value: Array, row_after: Array, last: Array,
+    terminated: Array, gamma: Array, pg_rho_bar: Array,
+) -> tuple[Array, Array]:  # fmt: skip
+    successor = xp.where(last, next_value, row_after + state_beyond)
+    return value + state, vtrace_advantage(successor, log_rho, reward, value, terminated, gamma, pg_rho_bar)
+
+
+def targets_without_values(
+    state: Array, state_beyond: Array, log_rho: Array, reward: Array, value: Array, next_value: Array, final_value: Array,
+    terminated: Array, truncated: Array, gamma: Array, pg_rho_bar: Array,
+) -> tuple[Array, Array]:  # fmt: skip
+    successor = successor_value(next_value, final_value, truncated) + cut(state_beyond, ends(terminated, truncated))
+    return state, vtrace_advantage(successor, log_rho, reward, value, terminated, gamma, pg_rho_bar)
+
+
+def errors_and_mixed_advantage(
+    state: Array,
+    state_beyond: Array,
+    log_rho: Array,
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    final_value: Array,
+    terminated: Array,
+    truncated: Array,
+    gamma: Array,
+    lam: Array,
+    pg_rho_bar: Array,
+) -> tuple[Array, Array]:
+    _, advantage = advantage_mixes_by_lam(state, state_beyond, log_rho, reward, value, next_value, final_value, terminated, truncated, gamma, lam, pg_rho_bar)
+    return state, advantage
+
+
+def retrace_with_a_ratio(
+    reward: Array, q_value: Array, expected_next_q: Array, log_rho: Array, next_log_rho: Array, next_lam: Array, last: Array,
+    terminated: Array, truncated: Array, gamma: Array, c_bar: Array, rho_bar: Array,
+) -> tuple[Array, Array]:  # fmt: skip
+    addend, factor = retrace(reward, q_value, expected_next_q, next_log_rho, next_lam, last, terminated, truncated, gamma, c_bar)
+    return at_most(rho_bar, xp.exp(log_rho)) * addend, factor
+
+
+def _with_last(arguments: dict[str, Any], last: Array) -> dict[str, Any]:
+    """Another value behind the window, wherever it is said."""
+    changed = {"bootstrap_value": last} if arguments.get("bootstrap_value") is not None else {}
+    for name in ("next_values", "final_values"):
+        if arguments.get(name) is not None:
+            changed[name] = xp.concatenate([arguments[name][..., :-1], last[..., None]], axis=-1)[..., : arguments[name].shape[-1]]
+    return arguments | changed
+
+
+def _no_bootstrap(arguments: dict[str, Any]) -> dict[str, Any]:
+    return _with_last(arguments, xp.zeros_like(arguments["rewards"][..., 0]))
+
+
+def _last_value_as_bootstrap(arguments: dict[str, Any]) -> dict[str, Any]:
+    return _with_last(arguments, arguments["values"][..., -1])
+
+
+def _truncated_is_terminated(arguments: dict[str, Any]) -> dict[str, Any]:
+    return arguments | {"terminated": _ended(arguments), "truncated": xp.zeros_like(arguments["truncated"])}
+
+
+def _values_of_the_next_row(arguments: dict[str, Any]) -> dict[str, Any]:
+    return arguments | {"next_values": xp.concatenate([arguments["values"][..., 1:], arguments["next_values"][..., -1:]], axis=-1)}
+
+
+def _invalid_steps_are_zero(arguments: dict[str, Any]) -> dict[str, Any]:
+    return arguments | {name: xp.where(arguments["valid"] != 0, arguments[name], 0.0) for name in ("rewards", "values") if arguments.get(name) is not None}
+
+
+def _full_width_is_truncated(arguments: dict[str, Any]) -> dict[str, Any]:
+    valid = arguments["valid"] != 0
+    last = valid & (xp.cumsum(valid[..., ::-1], axis=-1)[..., ::-1] == 1)
+    full = valid[..., -1:]
+    return arguments | {"truncated": last & full, "terminated": last & ~full}
+
+
+def _starts_are_ends(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if name != "starts"} | {"terminated": arguments["starts"]}
+
+
+def _ended(arguments: dict[str, Any]) -> Array:
+    flags = [arguments[name] != 0 for name in ("terminated", "truncated") if arguments.get(name) is not None]
+    return functools.reduce(xp.logical_or, flags)
+
+
+def _ends_are_starts(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if name not in ("terminated", "truncated")} | {"starts": _ended(arguments)}
+
+
+def _resets_follow_ends(arguments: dict[str, Any]) -> dict[str, Any]:
+    ended = _ended(arguments)
+    return arguments | {"valid": ~xp.concatenate([xp.zeros_like(ended[..., :1]), ended[..., :-1]], axis=-1)}
+
+
+def _previous(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """The number of the step before, where each step has its own."""
+
+    def shifted(arguments: dict[str, Any]) -> dict[str, Any]:
+        array = arguments[name]
+        per_step = isinstance(array, Array) and array.ndim and array.shape[-1] > 1
+        return arguments | ({name: xp.concatenate([array[..., :1], array[..., :-1]], axis=-1)} if per_step else {})
+
+    return shifted
+
+
+def _gamma_and_lam_exchanged(arguments: dict[str, Any]) -> dict[str, Any]:
+    return arguments | {"gamma": arguments["lam"], "lam": arguments["gamma"]}
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mutation:
     """One mistake.
@@ -128,6 +278,7 @@ class Mutation:
         seed: another argument as the state beyond the window.
         arguments: what the caller gets wrong, and the arguments that this takes.
         spares: the recurrences in which it changes no result, and so is no mistake.
+        functions: for a recurrence's name, faulty coefficient and output functions; None in the place of one that is right.
     """
 
     name: str
@@ -138,6 +289,31 @@ class Mutation:
     seed: str | None = None
     arguments: tuple[Callable[[dict[str, Any]], dict[str, Any]], tuple[str, ...]] | None = None
     spares: tuple[str, ...] = ()
+    functions: Mapping[str, tuple[Callable | None, Callable | None]] = dataclasses.field(default_factory=dict)
+
+    def handed(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that the faulty caller hands over."""
+        if self.arguments is None or not all(arguments.get(name) is not None for name in self.arguments[1]):
+            return arguments
+        return self.arguments[0](arguments)
+
+    def and_also(self, other: Mutation) -> Mutation | None:
+        """Both mistakes at once; None where they are made at the same place."""
+        pairs = [(self.helpers, other.helpers), (self.taps, other.taps), (self.around, other.around), (self.functions, other.functions)]
+        if any(set(one) & set(two) for one, two in pairs) or (self.seed and other.seed):
+            return None
+        helpers, taps, around, functions = ({**one, **two} for one, two in pairs)
+        return Mutation(
+            f"{self.name}; {other.name}",
+            self.rule,
+            helpers,
+            taps,
+            around,
+            self.seed or other.seed,
+            (lambda arguments: other.handed(self.handed(arguments)), ()),
+            (*self.spares, *other.spares),
+            functions,
+        )
 
 
 _PREVIOUS_AT_ONCE = {f"previous_{name}": (Read(name), Constant(False)) for name in ("terminated", "truncated")}
@@ -199,6 +375,73 @@ MUTATIONS = (
     Mutation("the direction is ignored", "formula", arguments=(_forward_only, ("reverse",))),
 )
 
+_VALUES = {"next_value": (Read("values"),), "final_value": (Read("values"),)}
+
+PUBLISHED = (
+    Mutation(
+        "steps are left out where truncated, and the advantage lacks lam",
+        "B2",
+        functions={"gae": (without_truncated_steps, advantage_without_lam_or_truncated_steps)},
+    ),
+    Mutation("the advantage lacks lam", "formula", functions={"gae": (None, advantage_without_lam)}),
+    Mutation("steps are left out where truncated", "B2", functions={"gae": (without_truncated_steps, None)}),
+    Mutation(
+        "the flags of the step before are read",
+        "B1",
+        taps={name: (Read(name, "preceding", edge=False), Constant(False)) for name in ("terminated", "truncated")},
+    ),
+    Mutation(
+        "the flags of the step after are read",
+        "B1",
+        taps={name: (Read(name, "following", edge=False), Constant(False)) for name in ("terminated", "truncated")},
+    ),
+    Mutation(
+        "flags are ignored",
+        "B1",
+        taps={name: (Constant(False),) for name in ("terminated", "truncated", "previous_terminated", "previous_truncated", "start")},
+    ),
+    Mutation("truncation is passed as termination", "B2", arguments=(_truncated_is_terminated, ("terminated", "truncated"))),
+    Mutation("truncation bootstraps from its own state", "B2", taps={"final_value": (Read("values"),)}),
+    Mutation("the next row's value is the successor's", "B2", arguments=(_values_of_the_next_row, ("next_values", "values"))),
+    Mutation("nothing is bootstrapped at the window's end", "B4", arguments=(_no_bootstrap, ("rewards",))),
+    Mutation("the last step bootstraps from itself", "B4", arguments=(_last_value_as_bootstrap, ("values",))),
+    Mutation("its own state's value is the successor's", "formula", taps=_VALUES),
+    Mutation("rewards are one step late", "formula", taps={"reward": (Read("rewards", "preceding", edge=0.0),)}),
+    Mutation("gamma and lam are exchanged", "formula", arguments=(_gamma_and_lam_exchanged, ("gamma", "lam"))),
+    Mutation("gamma of the step before", "formula", arguments=(_previous("gamma"), ("gamma",))),
+    Mutation("lam of the step before", "formula", arguments=(_previous("lam"), ("lam",))),
+    Mutation("the policy-gradient advantage is the correction", "formula", functions={"vtrace": (None, advantage_is_the_correction)}),
+    Mutation("the policy-gradient advantage mixes by lam", "formula", functions={"vtrace": (None, advantage_mixes_by_lam)}),
+    Mutation("targets lack the value, and the advantage mixes by lam", "formula", functions={"vtrace": (None, errors_and_mixed_advantage)}),
+    Mutation("targets lack the value", "formula", functions={"vtrace": (None, targets_without_values)}),
+    Mutation(
+        "the policy-gradient advantage reads across a truncation",
+        "B2",
+        taps={"row_after": (Read("values", "next", edge=0.0),)},
+        functions={"vtrace": (None, advantage_of_the_next_episode)},
+    ),
+    Mutation("the TD error has a ratio", "formula", functions={"retrace": (retrace_with_a_ratio, None)}),
+    # The two helpers by which all but the two successor values is selected, and the scan's own step.
+    Mutation(
+        "nothing is selected, all is multiplied",
+        "B5",
+        {coefficients.cut: masked, coefficients.times: product},
+        around={"step": product_step},
+    ),
+    Mutation(
+        "invalid steps are zero steps",
+        "B8",
+        taps=_AS_STORED,
+        around={"skip": invalid_steps_add},
+        arguments=(_invalid_steps_are_zero, ("valid",)),
+    ),
+    Mutation("rows of full width are truncated", "B2", arguments=(_full_width_is_truncated, ("valid", "terminated"))),
+    Mutation("starts are read as ends", "B7", arguments=(_starts_are_ends, ("starts",))),
+    Mutation("ends are read as starts", "B7", arguments=(_ends_are_starts, ("terminated",)), spares=("eligibility_traces",)),
+    Mutation("the step after an end is taken for a reset", "B7", arguments=(_resets_follow_ends, ("terminated",))),
+)
+"""Mistakes made in public that are more than one of the above, or that only a caller or another definition makes. `spec.variants` says whose."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mutant:
@@ -212,16 +455,25 @@ class Mutant:
         return f"{self.original.name}, {self.mutation.rule}: {self.mutation.name}"
 
     def arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments that the faulty caller hands over."""
-        if self.mutation.arguments is None or not all(arguments.get(name) is not None for name in self.mutation.arguments[1]):
-            return arguments
-        return self.mutation.arguments[0](arguments)
+        return self.mutation.handed(arguments)
+
+    def results(self, arguments: dict[str, Any]) -> tuple[Array, ...]:
+        """By the loop, on NumPy arrays with time last."""
+        call = check(self.recurrence, complete(self.recurrence, self.arguments(arguments)), NumPyArrays())
+        with exchanged(self.mutation.around), xp.errstate(all="ignore"):
+            return loop(call)
 
 
 @functools.cache
 def mutants(recurrence: Recurrence) -> tuple[Mutant, ...]:
     """Every mistake that can be made with `recurrence`."""
-    return tuple(Mutant(mutation, recurrence, faulty) for mutation in MUTATIONS if (faulty := _mutated(recurrence, mutation)) is not None)
+    return tuple(mutant for mutation in MUTATIONS if (mutant := mutated(recurrence, mutation)) is not None)
+
+
+def mutated(recurrence: Recurrence, mutation: Mutation) -> Mutant | None:
+    """The recurrence with this mistake; None where it can't be made."""
+    faulty = _mutated(recurrence, mutation)
+    return None if faulty is None else Mutant(mutation, recurrence, faulty)
 
 
 def rejection(mutant: Mutant, extent: Extent, backend: Backend = BACKENDS["numpy"], device: Device = "cpu") -> str | None:
@@ -253,25 +505,37 @@ def exchanged(functions: Mapping[str, Callable]) -> Iterator[None]:
 
 
 def _mutated(recurrence: Recurrence, mutation: Mutation) -> Recurrence | None:
-    functions = [function for function in (recurrence.coefficients, recurrence.outputs) if function is not None]
-    names = {name for function in functions for name in parameters(function)}
     if recurrence.name in mutation.spares:
         return None
+    made = recurrence
+    if mutation.functions:
+        if recurrence.name not in mutation.functions:
+            return None
+        faulty_coefficients, faulty_outputs = mutation.functions[recurrence.name]
+        extra = (*made.extra_taps, *mutation.taps.items())
+        made = dataclasses.replace(made, coefficients=faulty_coefficients or made.coefficients, outputs=faulty_outputs or made.outputs, extra_taps=extra)
+    functions = [function for function in (made.coefficients, made.outputs) if function is not None]
     if mutation.helpers:
         if not any(helper in set(_helpers(function)) for function in functions for helper in mutation.helpers):
             return None
         faulty = [bind(function, xp, Array, replace=mutation.helpers) for function in functions]
-        return dataclasses.replace(recurrence, coefficients=faulty[0], outputs=faulty[1] if recurrence.outputs else None)
+        made = dataclasses.replace(made, coefficients=faulty[0], outputs=faulty[1] if made.outputs else None)
     if mutation.taps:
+        names = {name for function in functions for name in parameters(function)}
         taps = {name: sources for name, sources in mutation.taps.items() if name in names}
-        return dataclasses.replace(recurrence, extra_taps=(*recurrence.extra_taps, *taps.items())) if taps else None
-    if mutation.around:
-        needed = {"skip": "valid", "nothing_where_invalid": "valid", "not_a_reset": "autoreset", "expectation": "next_policy"}
-        return recurrence if {needed[name] for name in mutation.around if name in needed} <= set(recurrence.argument_names) else None
+        if not taps:
+            return None
+        made = dataclasses.replace(made, extra_taps=(*made.extra_taps, *taps.items()))
+    needed = {"skip": "valid", "nothing_where_invalid": "valid", "not_a_reset": "autoreset", "expectation": "next_policy"}
+    if not {needed[name] for name in mutation.around if name in needed} <= set(recurrence.argument_names):
+        return None
     if mutation.seed is not None:
-        return dataclasses.replace(recurrence, seed=mutation.seed) if mutation.seed in recurrence.argument_names else None
-    assert mutation.arguments is not None
-    return recurrence if set(mutation.arguments[1]) <= set(recurrence.argument_names) else None
+        if mutation.seed not in recurrence.argument_names:
+            return None
+        made = dataclasses.replace(made, seed=mutation.seed)
+    if mutation.arguments is not None and not set(mutation.arguments[1]) <= set(recurrence.argument_names):
+        return None
+    return made
 
 
 def _helpers(function: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Pages in docs/reports, made from the JSON of a run or of a benchmark and from nothing else."""
+"""Pages made from the JSON of a run, of a benchmark or of conformance, and from nothing else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 import json
 from pathlib import Path
 
-from rlscan.crosscheck import bench, bench_report, report
+from rlscan.crosscheck import bench, bench_report, conform_page, conformance, report
 from rlscan.crosscheck.compare import Report
 
 
@@ -16,8 +16,10 @@ def rendered(source: Path, name: str) -> dict[str, str]:
         data = json.loads(source.read_text(encoding="utf-8"))
     except ValueError:
         data = None
-    if not isinstance(data, dict) or (data.get("kind") != bench.KIND and "tallies" not in data):
-        raise ValueError("it is no JSON of a run or of a benchmark")
+    if not isinstance(data, dict) or (data.get("kind") not in (bench.KIND, conformance.KIND) and "tallies" not in data):
+        raise ValueError("it is no JSON of a run, of a benchmark or of conform")
+    if data.get("kind") == conformance.KIND:
+        return {f"{name}.md": conform_page.markdown([conformance.Report.from_json(each) for each in data["reports"]])}
     if data.get("kind") != bench.KIND:
         return {f"{name}.md": report.page(Report.from_json(data))}
     found = bench.Found.from_json(data)

@@ -1,0 +1,742 @@
+"""Functions of others under `conform`: what is right is found right, what is wrong is named, and nothing that a function does is a crash.
+
+The formulas of other libraries here are their own loops, in their own words and layouts.
+"""
+
+import dataclasses
+import importlib
+import inspect
+import json
+import math
+import re
+import sys
+import types
+import xml.etree.ElementTree
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from rlscan.crosscheck import cases, conform, conformance, page, rules_of
+from rlscan.crosscheck.__main__ import main
+from rlscan.crosscheck.conform_page import markdown
+from rlscan.crosscheck.conformance import HOLDS, UNSAID, VIOLATED, Report, Witness, as_json
+from rlscan.crosscheck.mutants import MUTATIONS, PUBLISHED, Mutant, mutated
+from rlscan.crosscheck.reading import MEANINGS
+from rlscan.spec import reference
+from rlscan.spec.recurrences import RECURRENCES
+from rlscan.spec.rules import RULES
+from rlscan.spec.variants import VARIANTS
+
+MISTAKES = {mutation.name: mutation for mutation in (*MUTATIONS, *PUBLISHED)}
+FINITE = ("formula", "B1", "B2", "B3", "B4", "B7", "B8")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Without the smallest window, which takes most of the time."""
+    monkeypatch.setattr(conformance._Examination, "_smallest", lambda self, rule: None)
+
+
+def witness_of(report, rule) -> Witness:
+    witness = report[rule].witness
+    assert witness is not None, str(report)
+    return witness
+
+
+def made_of(recurrence, names) -> Mutant | None:
+    """With all these mistakes; None where they can't be made."""
+    mistake = MISTAKES[names[0]]
+    for name in names[1:]:
+        both = mistake.and_also(MISTAKES[name])
+        if both is None:
+            return None
+        mistake = both
+    return mutated(recurrence, mistake)
+
+
+def faulty_results(recurrence, names, arguments) -> dict[str, np.ndarray]:
+    mutant = made_of(recurrence, names)
+    assert mutant is not None, names
+    return dict(zip(recurrence.output_names, mutant.results(arguments), strict=True))
+
+
+# Loops of others
+
+
+def cleanrl(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
+    advantages, lastgaelam = np.zeros_like(rewards), 0
+    for t in reversed(range(len(rewards))):
+        nextnonterminal = 1.0 - (next_done if t == len(rewards) - 1 else dones[t + 1])
+        nextvalues = next_value.reshape(-1) if t == len(rewards) - 1 else values[t + 1]
+        delta = rewards[t] + gamma * nextvalues * nextnonterminal - values[t]
+        advantages[t] = lastgaelam = delta + gamma * gae_lambda * nextnonterminal * lastgaelam
+    return advantages, advantages + values
+
+
+def brax(truncation, termination, rewards, values, bootstrap_value, lambda_=1.0, discount=0.99):
+    mask, following = 1 - truncation, np.concatenate([values[1:], bootstrap_value[None]])[: len(values)]
+    deltas = (rewards + discount * (1 - termination) * following - values) * mask
+    corrections, last = np.zeros_like(values), np.zeros_like(bootstrap_value)
+    for t in reversed(range(len(rewards))):
+        corrections[t] = last = deltas[t] + discount * (1 - termination[t]) * mask[t] * lambda_ * last
+    vs = corrections + values
+    following = np.concatenate([vs[1:], bootstrap_value[None]])[: len(values)]
+    return vs, (rewards + discount * (1 - termination) * following - values) * mask
+
+
+def all_ends_alike(rewards, values, next_values, terminated, truncated, gamma, lam):
+    """[N, T], as PureJaxRL and CleanRL treat the two flags."""
+    advantages, last = np.zeros_like(rewards), np.zeros(len(rewards))
+    done = np.logical_or(terminated, truncated)
+    for t in reversed(range(rewards.shape[1])):
+        last = rewards[:, t] + gamma * next_values[:, t] * (1 - done[:, t]) - values[:, t] + gamma * lam * (1 - done[:, t]) * last
+        advantages[:, t] = last
+    return advantages
+
+
+def counts_twice(rewards, values, dones, last_value, gamma, lam):
+    advantages, last = np.zeros_like(rewards), last_value
+    for t in reversed(range(rewards.shape[1])):
+        following = last_value if t == rewards.shape[1] - 1 else values[:, t + 1]
+        last = rewards[:, t] + gamma * following * (1 - dones[:, t]) - values[:, t] + gamma * lam * (1 - dones[:, t]) * last
+        advantages[:, t] = last
+    return advantages
+
+
+def reads_flags_late(rewards, values, dones, last_value, gamma, lam):
+    """CleanRL's loop, for the flags of observations, under a name that says the flags of transitions."""
+    advantages, last = np.zeros_like(rewards), np.zeros_like(last_value)
+    for t in reversed(range(rewards.shape[1])):
+        goes_on = 1 - (dones[:, t + 1] if t < rewards.shape[1] - 1 else np.zeros_like(last_value))
+        following = last_value if t == rewards.shape[1] - 1 else values[:, t + 1]
+        last = rewards[:, t] + gamma * following * goes_on - values[:, t] + gamma * lam * goes_on * last
+        advantages[:, t] = last
+    return advantages
+
+
+def bootstraps_from_its_own_state(rewards, values, dones, timeouts, last_value, final_values, gamma, lam):
+    """[T, N], as rsl_rl and rl_games: the reward holds the value of the state before."""
+    advantages, last = np.zeros_like(rewards), np.zeros_like(last_value)
+    done = np.maximum(dones, timeouts)
+    for t in reversed(range(len(rewards))):
+        following = last_value if t == len(rewards) - 1 else values[t + 1]
+        folded = rewards[t] + gamma * values[t] * timeouts[t] * (1 - dones[t])
+        last = folded + gamma * following * (1 - done[t]) - values[t] + gamma * lam * (1 - done[t]) * last
+        advantages[t] = last
+    return advantages
+
+
+def with_discounts(r_t, discount_t, v_t, lambda_):
+    """[T], as rlax's lambda_returns."""
+    returns, last = np.zeros_like(r_t), v_t[-1]
+    for t in reversed(range(len(r_t))):
+        returns[t] = last = r_t[t] + discount_t[t] * ((1 - lambda_) * v_t[t] + lambda_ * last)
+    return returns
+
+
+def with_masks(rews, vals, masks, gamma, lam):
+    """[T, N], values one longer."""
+    advantages, last = np.zeros_like(rews), 0
+    for t in reversed(range(len(rews))):
+        last = rews[t] + gamma * vals[t + 1] * masks[t] - vals[t] + gamma * lam * masks[t] * last
+        advantages[t] = last
+    return advantages
+
+
+def rlax_vtrace(v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_=1.0, clip_rho_threshold=1.0, clip_pg_rho_threshold=1.0):
+    """[T]: errors, and advantages that mix by lambda."""
+    rho, c = np.minimum(clip_rho_threshold, rho_tm1), lambda_ * np.minimum(1.0, rho_tm1)
+    td, errors, last = rho * (r_t + discount_t * v_t - v_tm1), np.zeros_like(r_t), 0.0
+    for t in reversed(range(len(r_t))):
+        errors[t] = last = td[t] + discount_t[t] * c[t] * last
+    targets = errors + v_tm1
+    bootstrap = np.concatenate([lambda_ * targets[1:] + (1 - lambda_) * v_tm1[1:], v_t[-1:]])
+    return errors, np.minimum(clip_pg_rho_threshold, rho_tm1) * (r_t + discount_t * bootstrap - v_tm1)
+
+
+def torchrl(gamma, lmbda, state_value, next_state_value, reward, done, terminated):
+    """[N, T, 1], where `done` is either end."""
+    advantage, last = np.zeros_like(reward), 0.0
+    delta = reward + gamma * next_state_value * (1.0 - terminated) - state_value
+    for t in reversed(range(reward.shape[1])):
+        advantage[:, t] = last = delta[:, t] + gamma * lmbda * (1.0 - done[:, t]) * last
+    return advantage, advantage + state_value
+
+
+def verl(token_level_rewards, values, response_mask, gamma, lam):
+    advantages, following, last = np.zeros_like(values), 0.0, 0.0
+    for t in reversed(range(values.shape[1])):
+        here = token_level_rewards[:, t] + gamma * following - values[:, t] + gamma * lam * last
+        following = values[:, t] * response_mask[:, t] + (1 - response_mask[:, t]) * following
+        advantages[:, t] = last = here * response_mask[:, t] + (1 - response_mask[:, t]) * last
+    return advantages, advantages + values
+
+
+def openrlhf(values, rewards, action_mask, gamma, lambd):
+    values, rewards = values * action_mask, rewards * action_mask
+    advantages, last = np.zeros_like(values), 0.0
+    for t in reversed(range(values.shape[1])):
+        following = values[:, t + 1] if t < values.shape[1] - 1 else 0.0
+        advantages[:, t] = last = rewards[:, t] + gamma * following - values[:, t] + gamma * lambd * last
+    return advantages, advantages + values
+
+
+def bootstraps_nothing(rewards, dones, gamma, last_value):
+    returns, last = np.zeros_like(rewards), 0.0
+    for t in reversed(range(rewards.shape[1])):
+        last = rewards[:, t] + gamma * (1 - dones[:, t]) * last
+        returns[:, t] = last
+    return returns
+
+
+def resets_early(x, dones):
+    sums, last = np.zeros_like(x), 0.0
+    for t in range(x.shape[1]):
+        last = x[:, t] + np.where(dones[:, t], 0.0, last)
+        sums[:, t] = last
+    return sums
+
+
+MASKS = "nothing is selected, all is multiplied"
+OTHERS = [
+    (cleanrl, "gae", {"formula", "B1", "B4"}, {"B5", "B6"}, (MASKS,)),
+    (brax, "gae", {"B1", "B4"}, {"formula", "B2"}, ("steps are left out where truncated, and the advantage lacks lam", MASKS)),
+    (all_ends_alike, "gae", {"formula", "B1", "B3", "B4"}, {"B2"}, ("truncation is passed as termination", MASKS)),
+    (counts_twice, "gae", {"formula", "B1"}, {"B4"}, ("the bootstrap is also carried in from beyond the window", MASKS)),
+    (reads_flags_late, "gae", {"formula", "B4"}, {"B1"}, ("the flags of the step after are read", MASKS)),
+    (bootstraps_from_its_own_state, "gae", {"formula", "B1", "B3", "B4"}, {"B2"}, ("truncation bootstraps from its own state",)),
+    (with_discounts, "lambda_returns", {"formula", "B1", "B4"}, {"B5", "B6"}, (MASKS,)),
+    (with_masks, "gae", {"formula", "B1", "B4"}, {"B5", "B6"}, (MASKS,)),
+    (rlax_vtrace, "vtrace", {"B1", "B4"}, {"formula"}, ("targets lack the value, and the advantage mixes by lam",)),
+    (torchrl, "gae", {"formula", "B1", "B2", "B3", "B4", "B9"}, {"B5", "B6"}, (MASKS,)),
+    (verl, "gae", {"formula"}, {"B8"}, ("outputs at invalid steps are left",)),
+    (openrlhf, "gae", {"formula"}, {"B8"}, ("invalid steps are zero steps", "outputs at invalid steps are left")),
+    (bootstraps_nothing, "discounted_returns", {"formula", "B1"}, {"B4"}, ("nothing is bootstrapped at the window's end",)),
+    (resets_early, "episodic_prefix_sum", {"formula"}, {"B1", "B7"}, ("the reset shows at the ending step",)),
+]
+
+
+@pytest.mark.parametrize(("function", "op", "holds", "violated", "behaves"), OTHERS, ids=[other[0].__name__ for other in OTHERS])
+def test_loops_of_others(function, op, holds, violated, behaves, quick):
+    report = conform(function, op)
+    assert {rule for rule in holds if report[rule].status != HOLDS} == set()
+    assert {rule for rule in violated if report[rule].status != VIOLATED} == set()
+    assert not report.conforms
+    assert any(set(behaves) <= set(names) for names in report.behaves), report.diagnosis
+    for name in behaves:
+        assert VARIANTS[name].says in report.diagnosis
+
+
+# The table
+
+
+def test_the_table_is_of_mutations():
+    assert set(VARIANTS) <= set(MISTAKES)
+    assert {mutation.name for mutation in PUBLISHED} <= set(VARIANTS)
+    for name, variant in VARIANTS.items():
+        assert variant.name == name
+        assert any(mutated(recurrence, MISTAKES[name]) for recurrence in RECURRENCES.values()), name
+
+
+FAULTS = [(case, faulty) for case in cases.load() if not case.is_gradient for faulty in case.wrong]
+
+# These come of two mistakes.
+PAIRS = {
+    ("gae-truncation-final-obs", "no_cut_at_truncation"): ("the next row's value is the successor's", "truncation does not cut"),
+    ("gae-packed-sequences", "segments_as_one"): ("the next row's value is the successor's", "truncation is ignored"),
+}
+# These are no declaration's: something is read that the function is not given, or what is computed is no recurrence.
+NO_VARIANT = {"retrace_current_value", "no_reset_recurrence", "reshape_instead_of_transpose", "saturate_bf16", "nonassociative_tree"}
+
+
+def mistakes_of(case, faulty) -> list[tuple[str, ...]]:
+    """The known variants that are said to give this result."""
+    if (case.id, faulty) in PAIRS:
+        return [PAIRS[case.id, faulty]]
+    claimed = [(name,) for name, variant in VARIANTS.items() if faulty in variant.cases]
+    return [names for names in claimed if made_of(RECURRENCES[case.op], names) is not None]
+
+
+@pytest.mark.parametrize(("case", "faulty"), FAULTS, ids=[f"{case.id}-{faulty}" for case, faulty in FAULTS])
+def test_the_table_gives_the_faulty_results_of_public_reports(case, faulty):
+    mistakes = mistakes_of(case, faulty)
+    if faulty in NO_VARIANT:
+        assert not mistakes
+        return
+    assert faulty in [cases.recognise(case, faulty_results(RECURRENCES[case.op], names, case.arguments)) for names in mistakes]
+
+
+def as_function(recurrence, names, parameters):
+    """A faulty function with these parameters."""
+
+    def theirs(**arguments):
+        return recurrence.pack(tuple(faulty_results(recurrence, names, arguments | {"time_axis": -1}).values()))
+
+    theirs.__dict__["__signature__"] = inspect.Signature([inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in parameters])
+    return theirs
+
+
+def parameters_of(case):
+    """Those that the case gives, and those that a call needs besides."""
+    op = RECURRENCES[case.op]
+    given = {*case.arguments, "terminated"} - {"time_axis"}
+    if "starts" in given:
+        given -= {"terminated"}
+    given |= {"gamma", "lam"} & set(op.argument_names)
+    return [name for name in op.argument_names if name in given]
+
+
+# No window has a gamma or lambda of its own for each step.
+PER_STEP = {"lambda_previous", "gamma_previous", "trace_decay_current"}
+SHOWN = [(case, faulty) for case, faulty in FAULTS if faulty not in NO_VARIANT | PER_STEP]
+
+
+@pytest.mark.parametrize(("case", "faulty"), SHOWN, ids=[f"{case.id}-{faulty}" for case, faulty in SHOWN])
+def test_the_diagnosis_names_the_variant(case, faulty, quick):
+    recurrence = RECURRENCES[case.op]
+    results = []
+    for mistakes in mistakes_of(case, faulty):
+        rules = FINITE if mistakes != (MASKS,) else None
+        report = conform(as_function(recurrence, mistakes, parameters_of(case)), case.op, layout="batch", rules=rules)
+        assert report.violated or not report.behaves
+        # what is named gives the numbers of the report, whether or not it is by the same names
+        results += [faulty_results(recurrence, names, case.arguments) for names in report.behaves]
+    assert faulty in [cases.recognise(case, result) for result in results]
+
+
+GAE = RECURRENCES["gae"]
+SAID = ["rewards", "values", "terminated", "truncated", "valid", "gamma", "lam"]
+WAYS = [[*SAID, "next_values"], [*SAID, "bootstrap_value", "final_values"]]
+OF_GAE = [name for name in VARIANTS if made_of(GAE, (name,)) is not None]
+
+# They need a gamma or lambda for each step, flags of first steps, or a product that is no select's.
+SILENT = {"gamma of the step before", "lam of the step before", "ends are read as starts", "masks multiply"}
+
+
+@pytest.mark.parametrize("name", OF_GAE)
+def test_each_variant_of_gae_is_named(name, quick):
+    rules = [rule for rule in rules_of("gae") if rule not in ("B10", "B11")]
+    reports = [conform(as_function(GAE, (name,), parameters), "gae", layout="batch", rules=rules) for parameters in WAYS]
+    if name in SILENT:
+        assert [report.violated for report in reports] == [(), ()]
+    else:
+        assert any((name,) in report.behaves for report in reports), [report.diagnosis for report in reports]
+
+
+# What is right
+
+
+@pytest.mark.parametrize("op", RECURRENCES)
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_our_own_functions_hold_every_rule(framework, op):
+    module = {"numpy": "rlscan.spec.reference", "torch": "rlscan.torch_triton", "jax": "rlscan.jax_pallas"}[framework]
+    if framework != "numpy":
+        pytest.importorskip(framework)
+    # JAX compiles for each size and type, which takes most of the time.
+    rules = None if framework != "jax" or op == "affine_scan" else tuple(rule for rule in rules_of(op) if rule not in ("B10", "B11"))
+    report = conform(getattr(importlib.import_module(module), op), op, framework=framework, rules=rules)
+    assert report.violated == ()
+    assert report.faults == ()
+    assert report.conforms
+    assert report.behaves == ()
+    told = {verdict.rule for verdict in report if verdict.status == HOLDS}
+    assert told >= ({"formula", "B1", "B2", "B3", "B4", "B5", "B8", "B9"} if op != "affine_scan" else {"formula", "B4", "B6", "B9", "B10", "B11"})
+    assert {verdict.note for verdict in report if verdict.status == UNSAID} <= {
+        "it is about operations that run forward over episodes",
+        "it takes 2^31 elements to see, and is not tried",
+        "the operation has no discount",
+        "the operation knows no episodes",
+        "the operation knows no episodes; what a factor of 0 cuts off is rule B6",
+        "the operation knows no invalid steps",
+    }
+
+
+@pytest.mark.parametrize("layout", ["batch", "time"])
+def test_our_own_functions_in_a_layout_that_is_said(layout):
+    report = conform(reference.gae, "gae", layout=layout, rules=FINITE)
+    assert report.conforms
+    assert report.layout.startswith(layout)
+
+
+def test_flags_of_segments():
+    report = conform(reference.episodic_prefix_sum, "episodic_prefix_sum", adapter={"terminated": None, "truncated": None}, rules=("B7", "B1"))
+    assert report.reading["starts"] == MEANINGS["starts"].says
+    assert "terminated" not in report.reading
+    assert report["B7"].status == HOLDS
+
+
+# How a function is understood
+
+
+def test_names_and_layouts_are_guessed():
+    report = conform(cleanrl, "gae", rules=["formula"])
+    assert report.layout == "time, [T, N]"
+    assert report.reading["dones"] == MEANINGS["done before"].says
+    assert report.reading["next_done"] == MEANINGS["done at last"].says
+    assert report.reading["next_value"] == MEANINGS["bootstrap_value"].says
+    assert report.reading["gae_lambda"] == MEANINGS["lam"].says
+    assert list(report.outputs) == ["advantages", "returns"]
+    report = conform(with_masks, "gae", rules=["formula"])
+    assert report.reading["masks"] == MEANINGS["nonterminal"].says
+    assert report.reading["vals"] == MEANINGS["values and bootstrap"].says
+    assert list(report.outputs) == ["advantages"]
+    report = conform(with_discounts, "lambda_returns", rules=["formula"])
+    assert report.reading["discount_t"] == MEANINGS["discounts"].says
+    assert report.reading["v_t"] == MEANINGS["next_values"].says
+    assert report.layout == "time, [T, N]"
+
+    def of_one_row(r_t, discount_t, v_t, lambda_):
+        assert r_t.ndim == 1
+        return with_discounts(r_t, discount_t, v_t, lambda_)
+
+    assert conform(of_one_row, "lambda_returns", rules=["formula"]).layout == "row, [T], one row a call"
+
+
+def test_the_order_of_results_is_found():
+    def gae(rewards, values, dones, last_value, gamma, lam):
+        result = reference.gae(rewards, values, terminated=dones, bootstrap_value=last_value, gamma=gamma, lam=lam)
+        return {"value_targets": result.returns, "loss": np.float64(0), "adv": result.advantages}
+
+    report = conform(gae, "gae", rules=FINITE)
+    assert report.conforms
+    assert report.outputs == {"advantages": "adv, by its numbers", "returns": "value_targets, by its numbers"}
+
+
+def unnamed(p, q, e, z, g, k):
+    return reference.gae(p, q, terminated=e, bootstrap_value=z, gamma=g, lam=k).advantages
+
+
+NAMES = {"rewards": "p", "values": "q", "terminated": "e", "bootstrap_value": "z", "gamma": "g", "lam": "k"}
+
+
+def test_an_adapter_says_what_names_do_not():
+    with pytest.raises(ValueError, match=r"^the parameter p is not understood; wanted adapter=\{meaning: 'p'\}"):
+        conform(unnamed, "gae")
+    assert conform(unnamed, "gae", adapter=NAMES, rules=FINITE).conforms
+    # the two in each other's place are found out
+    assert not conform(unnamed, "gae", adapter=NAMES | {"gamma": "k", "lam": "g"}, rules=["formula"]).conforms
+
+    def in_order(rewards, values, terminated, bootstrap_value, gamma, lam):
+        return rewards, values, terminated, bootstrap_value, gamma, lam
+
+    assert conform(unnamed, "gae", adapter=in_order, rules=FINITE).conforms
+
+    def by_name(**arguments):
+        return {theirs: arguments[ours] for ours, theirs in NAMES.items()}
+
+    by_name.__dict__["__signature__"] = inspect.signature(in_order)
+    assert conform(unnamed, "gae", adapter=by_name, rules=FINITE).conforms
+
+
+def test_what_is_built_in_is_said():
+    def gae(rewards, values, dones, last_value):
+        return reference.gae(rewards, values, terminated=dones, bootstrap_value=last_value, gamma=0.5, lam=0.25).advantages
+
+    assert conform(gae, "gae", constants={"gamma": 0.5, "lam": 0.25}, rules=FINITE).conforms
+    assert conform(gae, "gae", rules=["formula"]).violated == ("formula",)
+
+
+def test_an_axis_of_one_value_is_nothing():
+    def with_axis(**arguments):
+        return {name: x[..., None] if isinstance(x, np.ndarray) else x for name, x in arguments.items()}
+
+    with_axis.__dict__["__signature__"] = inspect.signature(torchrl)
+    assert conform(torchrl, "gae", layout="batch", adapter=with_axis, rules=FINITE).conforms
+
+    def gae(rewards, values, dones, last_value, gamma, lam):
+        return cleanrl(rewards, values, dones, last_value, dones[-1] * 0, gamma, lam)[0][..., None]
+
+    assert conform(gae, "gae", layout="time", rules=["formula"])["formula"].status == HOLDS
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"op": "gea"}, "op is 'gea'; wanted one of gae"),
+        ({"framework": "tensorflow"}, "framework is 'tensorflow'; wanted numpy, torch or jax"),
+        ({"layout": "rows"}, "layout is 'rows'; wanted one of batch, time, row"),
+        ({"rules": ["B13"]}, "rules: B13 is not known"),
+        ({"constants": {"lambda": 1.0}}, "constants: lambda is not known; wanted gamma or lam"),
+        ({"adapter": {"done!": "dones"}}, "adapter: done! is no meaning"),
+    ],
+)
+def test_what_is_asked_wrongly_is_an_error(settings, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        conform(cleanrl, **({"op": "gae"} | settings))
+
+
+# Functions that are no functions
+
+
+def right(rewards, values, dones, last_value, gamma, lam):
+    return reference.gae(rewards, values, terminated=dones, bootstrap_value=last_value, gamma=gamma, lam=lam).advantages
+
+
+def raises(rewards, values, dones, last_value, gamma, lam):
+    raise RuntimeError("not today\nnor tomorrow")
+
+
+def raises_where_terminated(rewards, values, dones, last_value, gamma, lam):
+    if dones.any():
+        raise RuntimeError("not today")
+    return right(rewards, values, dones, last_value, gamma, lam)
+
+
+def of_another_shape(rewards, values, dones, last_value, gamma, lam):
+    return right(rewards, values, dones, last_value, gamma, lam)[:, 1:]
+
+
+def of_integers(rewards, values, dones, last_value, gamma, lam):
+    return right(rewards, values, dones, last_value, gamma, lam).astype(int)
+
+
+def of_nothing(rewards, values, dones, last_value, gamma, lam):
+    return None
+
+
+def of_words(rewards, values, dones, last_value, gamma, lam):
+    return "advantages"
+
+
+def overwrites(rewards, values, dones, last_value, gamma, lam):
+    result = right(rewards, values, dones, last_value, gamma, lam)
+    rewards[...] = 0
+    return result
+
+
+def at_random(rewards, values, dones, last_value, gamma, lam, random=np.random.default_rng(0)):  # noqa: B008
+    return right(rewards, values, dones, last_value, gamma, lam) + random.normal()
+
+
+def remembers(rewards, values, dones, last_value, gamma, lam, calls=[0]):  # noqa: B006
+    calls[0] += 1
+    return right(rewards, values, dones, last_value, gamma, lam) + calls[0]
+
+
+def in_float32(rewards, values, dones, last_value, gamma, lam):
+    return right(rewards.astype(np.float32), values.astype(np.float32), dones, last_value.astype(np.float32), gamma, lam)
+
+
+@pytest.mark.parametrize(
+    ("function", "fault"),
+    [
+        (raises, "has no results: RuntimeError: not today"),
+        (of_another_shape, "has no results: wrong result: result is float64[16, 4]; wanted floating numbers of shape [16, 5]"),
+        (of_integers, "has no results: wrong result: result is int64[16, 5]; wanted floating numbers of shape [16, 5]"),
+        (of_nothing, "has no results: wrong result: result is object[]; wanted floating numbers of shape [16, 5]"),
+        (of_words, "has no results: wrong result: result is <U10[]; wanted floating numbers of shape [16, 5]"),
+        (overwrites, "changes its arguments: rewards"),
+        (at_random, "gives other results when it is called again with the same arguments"),
+        (remembers, "gives other results when it is called again with the same arguments"),
+    ],
+)
+def test_faults_are_findings(function, fault):
+    report = conform(function, "gae", layout="batch")
+    assert fault in report.faults
+    assert not report.conforms
+    assert report.diagnosis.startswith(function.__name__)
+    with pytest.raises(AssertionError, match=re.escape(fault)):
+        report.require("B1")
+    assert Report.from_json(json.loads(json.dumps(report.as_json(), allow_nan=False))) == report
+
+
+def test_a_function_that_raises_somewhere_violates_that_rule():
+    report = conform(raises_where_terminated, "gae", rules=FINITE)
+    assert report.violated == ("B1",)
+    witness = witness_of(report, "B1")
+    assert witness.raised == "RuntimeError: not today"
+    assert witness.arguments["terminated"] == [True]
+    assert witness.got == {}
+    assert witness.right == {"advantages": [0.0]}
+
+
+def test_types_are_looked_at():
+    report = conform(in_float32, "gae", rules=["B11"])
+    assert report.violated == ("B11",)
+    assert witness_of(report, "B11").note == "arrays are float64"
+    assert conform(right, "gae", rules=["B11"]).conforms
+
+    def of_booleans(rewards, values, dones, last_value, gamma, lam):
+        return right(rewards, values, dones | (dones > 1), last_value, gamma, lam)
+
+    assert witness_of(conform(of_booleans, "gae", rules=["B11"]), "B11").note == "flags are float32"
+
+
+def test_sizes_are_looked_at():
+    def reads_the_first(rewards, values, dones, last_value, gamma, lam):
+        assert rewards[0, 0] == rewards[0, 0]
+        return right(rewards, values, dones, last_value, gamma, lam)
+
+    def reads_memory(rewards, values, dones, last_value, gamma, lam):
+        memory = np.lib.stride_tricks.as_strided(rewards, rewards.shape, (8 * rewards.shape[1], 8))
+        return right(memory, values, dones, last_value, gamma, lam)
+
+    assert witness_of(conform(reads_the_first, "gae", layout="batch", rules=["B10"]), "B10").note == "3 rows of 0 steps"
+    assert witness_of(conform(reads_memory, "gae", layout="batch", rules=["B10"]), "B10").note == "arrays that have every other element in memory"
+
+
+def test_a_function_that_no_variant_explains():
+    def halves(rewards, values, dones, last_value, gamma, lam):
+        return right(rewards, values, dones, last_value, gamma, lam) / 3
+
+    report = conform(halves, "gae", rules=FINITE)
+    assert report.violated == ("formula",)
+    assert report.behaves == ()
+    assert "no known variant" in report.diagnosis
+    assert report["B1"].status == UNSAID
+
+
+# Witnesses
+
+
+def test_windows_are_as_small_as_they_can_be():
+    witness = witness_of(conform(counts_twice, "gae", rules=FINITE), "B4")
+    assert witness.arguments == {"rewards": [0.0], "values": [0.0], "terminated": [False], "bootstrap_value": 1.0, "gamma": 0.5, "lam": 0.5}
+    # once: 0 + 1/2; twice: and once more by gamma lambda
+    assert witness.right == {"advantages": [0.5]}
+    assert witness.got == {"advantages": [0.75]}
+    witness = witness_of(conform(all_ends_alike, "gae", rules=FINITE), "B2")
+    assert witness.arguments["truncated"] == [True]
+    assert witness.arguments["next_values"] == [1.0]
+    assert (witness.right, witness.got) == ({"advantages": [0.5]}, {"advantages": [0.0]})
+
+
+def test_a_rule_is_required_in_a_suite_of_somebody():
+    report = conform(counts_twice, "gae", rules=FINITE)
+    for rule in FINITE:
+        if rule != "B4":
+            report.require(rule)
+    with pytest.raises(AssertionError, match=r"(?s)counts_twice violates B4, window end: .*came \[0.75\], right \[0.5\].*counts the bootstrap twice"):
+        report.require("B4")
+    assert rules_of("gae") == ("formula", *RULES)
+
+
+# Pages
+
+
+class Elements(HTMLParser):
+    """What a browser would take for elements, and that each is closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.seen, self.attributes = [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+        self.attributes += attrs
+        self.open += [tag] * (tag != "meta")
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def reports():
+    evil = '<script>alert("1")</script>'
+
+    def names(**arguments):
+        if arguments["dones"].any():
+            raise RuntimeError(evil)
+        return {evil: right(**arguments)}
+
+    names.__dict__["__signature__"] = inspect.signature(right)
+    return [conform(counts_twice, "gae"), conform(names, "gae", name=evil), conform(at_random, "gae", rules=["formula", "B1"], name="x|y`*_")]
+
+
+def test_the_page_is_one_file_of_which_nothing_runs(reports):
+    text = page(reports)
+    elements = Elements(text)
+    assert elements.open == []
+    assert "script" not in elements.seen
+    assert not [name for name, _ in elements.attributes if name.startswith("on") or name in ("src", "href")]
+    assert "://" not in text
+    assert "url(" not in text
+    assert text.count('&lt;script&gt;alert("1")&lt;/script&gt;'.replace('"', "&quot;")) > 2
+    assert elements.seen.count("th") == 1 + len(reports) + 1 + len(rules_of("gae"))
+    assert "prefers-color-scheme: dark" in text
+    assert "width=device-width" in text
+
+
+def test_the_drawing_shows_what_came_and_what_is_right(reports):
+    drawings = re.findall(r"<svg.*?</svg>", page(reports), re.DOTALL)
+    assert drawings
+    for drawing in drawings:
+        xml.etree.ElementTree.fromstring(drawing)
+    (of_the_end,) = [drawing for drawing in re.findall(r"<svg.*?</svg>", page(reports[:1]), re.DOTALL) if ">0.75<" in drawing]
+    words = ["".join(text.itertext()) for text in xml.etree.ElementTree.fromstring(of_the_end).iter("text")]
+    assert words[words.index("advantages came") + 1] == "0.75"
+    assert words[words.index("advantages right") + 1] == "0.5"
+    assert "bootstrap_value = 1" in words
+    assert of_the_end.count('class="wrong"') == 1
+    assert any('class="terminated"' in drawing for drawing in drawings)
+
+
+def test_the_table_in_markdown_holds_names_as_they_are(reports):
+    text = markdown(reports)
+    header = next(line for line in text.splitlines() if line.startswith("| rule"))
+    assert "<script>" not in text.replace("    ", "")[: text.index("##")]
+    assert header.count("|") - header.count("\\|") == 2 + len(reports)
+    assert "| B4 window end | violated |" in text
+
+
+def test_json_has_it_all(reports):
+    data = json.loads(json.dumps(as_json(reports), allow_nan=False))
+    assert [Report.from_json(report) for report in data["reports"][1:]] == reports[1:]
+    # NaN in a window is none of what equals itself
+    assert str(Report.from_json(data["reports"][0])) == str(reports[0])
+    assert any(math.isnan(x) for x in np.ravel(witness_of(reports[0], "B5").got["advantages"]))
+
+
+# The command
+
+
+@pytest.fixture
+def module(monkeypatch):
+    theirs = types.ModuleType("theirs")
+    theirs.__dict__.update(right=right, counts_twice=counts_twice, unnamed=unnamed, Nested=types.SimpleNamespace(right=right), number=3)
+    monkeypatch.setitem(sys.modules, "theirs", theirs)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def test_the_command(module, tmp_path, capsys, quick):
+    json_file, html_file = tmp_path / "found.json", tmp_path / "found.html"
+    files = ["--json", str(json_file), "--html", str(html_file)]
+    assert main(["conform", "theirs:right", "theirs:Nested.right", "--op", "gae", "--layout", "batch", "--rules", "formula,B1,B2,B4", *files]) == 0
+    printed = capsys.readouterr().out
+    assert "right does what rlscan does" in printed
+    assert "can't be said" in printed
+    assert [report["name"] for report in json.loads(json_file.read_text())["reports"]] == ["right", "Nested.right"]
+    assert html_file.read_text().startswith("<!DOCTYPE html>")
+    assert main(["report", str(json_file)]) == 0
+    assert "| B4 window end | holds | holds |" in capsys.readouterr().out
+    assert main(["conform", "theirs:counts_twice", "--op", "gae", "--rules", "B4,formula"]) == 1
+    assert "counts_twice counts the bootstrap twice" in capsys.readouterr().out
+    adapter = ",".join(f"{ours}={theirs}" for ours, theirs in NAMES.items())
+    assert main(["conform", "theirs:unnamed", "--op", "gae", "--adapter", adapter, "--constants", "gamma=0.5", "--rules", "formula"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["theirs:nothing"], "theirs:nothing: module 'theirs' has no attribute 'nothing'"),
+        (["nowhere_to_be_found:gae"], "nowhere_to_be_found:gae: No module named 'nowhere_to_be_found'"),
+        (["theirs"], "theirs: is not like package.module:function"),
+        (["theirs:unnamed"], "theirs:unnamed: the parameter p is not understood"),
+        (["theirs:number"], "theirs:number: is no function"),
+    ],
+)
+def test_the_command_refuses(module, capsys, words, message):
+    assert main(["conform", *words, "--op", "gae"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_reports_are_frozen(reports):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        reports[0].name = "another"
