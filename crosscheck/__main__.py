@@ -116,6 +116,11 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     conform.add_argument("--html", type=_to_write, metavar="FILE", help="write it as one page, with a drawing of each window")
     conform.set_defaults(command=_conform)
 
+    peers = commands.add_parser("peers", help="look at the functions of other libraries, those that are installed, as conform does")
+    peers.add_argument("--json", type=_to_write, metavar="FILE", help="write what was found")
+    peers.add_argument("--html", type=_to_write, metavar="FILE", help="write it as one page, with a drawing of each window")
+    peers.set_defaults(command=_peers)
+
     report = commands.add_parser("report", help="render the JSON of a run, of a benchmark or of conform, as a Markdown page and its plots")
     report.add_argument("json", type=Path, metavar="FILE.json")
     report.add_argument("--to", type=_page_to_write, metavar="FILE.md", help="default: standard output")
@@ -408,9 +413,33 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
         yield advance
 
 
-def _conform(options: argparse.Namespace) -> int:
+def _peers(options: argparse.Namespace) -> int:
+    from rlscan.crosscheck.peers import PEERS
+
+    if importlib.util.find_spec("rich") is None:
+        print("the tables need rich: pip install 'rlscan[crosscheck]'", file=sys.stderr)
+        return 1
+    missing = {peer.path: reason for peer in PEERS if (reason := peer.missing())}
+    _show_conformance([peer.report() for peer in PEERS if peer.path not in missing], options)
+    for path, reason in missing.items():
+        print(f"{path} is left out: {reason}", file=sys.stderr)
+    return 0
+
+
+def _show_conformance(reports: Sequence[Any], options: argparse.Namespace) -> None:
     from rlscan.crosscheck import conform_page
-    from rlscan.crosscheck.conformance import as_json, conform
+    from rlscan.crosscheck.conformance import as_json
+
+    for found in reports:
+        conform_page.show(found)
+    if options.json:
+        options.json.write_text(json.dumps(as_json(reports), indent=1) + "\n", encoding="utf-8")
+    if options.html:
+        options.html.write_text(conform_page.page(reports), encoding="utf-8")
+
+
+def _conform(options: argparse.Namespace) -> int:
+    from rlscan.crosscheck.conformance import conform
 
     if importlib.util.find_spec("rich") is None:
         print("the tables need rich: pip install 'rlscan[crosscheck]'", file=sys.stderr)
@@ -425,12 +454,7 @@ def _conform(options: argparse.Namespace) -> int:
         except (ImportError, AttributeError, ValueError) as error:
             print(f"{path}: {error}", file=sys.stderr)
             return 2
-    for found in reports:
-        conform_page.show(found)
-    if options.json:
-        options.json.write_text(json.dumps(as_json(reports), indent=1) + "\n", encoding="utf-8")
-    if options.html:
-        options.html.write_text(conform_page.page(reports), encoding="utf-8")
+    _show_conformance(reports, options)
     return 0 if all(found.conforms for found in reports) else 1
 
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from rlscan.crosscheck import formulas
 from rlscan.crosscheck.migration import modules
 from rlscan.spec.bound import EXP_ERROR, U64
-from tests import formulas
 
 N, T, A = 5, 12, 3
 GAMMA, LAM = 0.875, 0.75

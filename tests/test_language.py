@@ -152,10 +152,12 @@ QUANTITIES = {argument.name for argument in ARGUMENTS.values() if argument.shape
 }
 
 # `bound.py` follows the errors of whatever the coefficients are. `mutants.py` holds definitions that are broken on purpose, and `rollouts.py` plays the
-# caller, who has expectations of its own to hand over. What rlscan is timed against is other people's code, formula by formula, and a caller's.
+# caller, who has expectations of its own to hand over. What rlscan is timed against and compared with is other people's code, formula by formula, and
+# a caller's.
 ELSEWHERE = {
     *("spec/coefficients.py", "spec/bound.py", "crosscheck/mutants.py", "crosscheck/rollouts.py"),
-    *("crosscheck/baselines.py", "crosscheck/plain_kernel.py", "crosscheck/ppo.py", "crosscheck/counters.py"),
+    *("crosscheck/baselines.py", "crosscheck/plain_kernel.py", "crosscheck/ppo.py", "crosscheck/counters.py", "crosscheck/formulas.py"),
+    "crosscheck/peers.py",
 }
 
 

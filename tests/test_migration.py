@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from rlscan.crosscheck import formulas
 from rlscan.spec import reference
-from tests import formulas
 
 N, T = 5, 12
 GAMMA, LAM = 0.9, 0.8
