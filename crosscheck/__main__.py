@@ -53,6 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return options.command(options)
 
 
+def _add_files(conformance: argparse.ArgumentParser) -> None:
+    conformance.add_argument("--json", type=_to_write, metavar="FILE", help="write what was found")
+    conformance.add_argument("--html", type=_to_write, metavar="FILE", help="write it as one page, with a drawing of each window")
+
+
 def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     parser = Parser(
         prog="rlscan-crosscheck",
@@ -112,13 +117,11 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     conform.add_argument("--adapter", type=_pairs, metavar="OURS=THEIRS,..", help="what parameters mean that are not understood by their names")
     conform.add_argument("--constants", type=_constants, metavar="gamma=0.99,lam=0.95", help="where they are built in")
     conform.add_argument("--rules", type=_names(_rules), metavar="A,B", help="formula, B1 to B12; default: all")
-    conform.add_argument("--json", type=_to_write, metavar="FILE", help="write what was found")
-    conform.add_argument("--html", type=_to_write, metavar="FILE", help="write it as one page, with a drawing of each window")
+    _add_files(conform)
     conform.set_defaults(command=_conform)
 
     peers = commands.add_parser("peers", help="look at the functions of other libraries, those that are installed, as conform does")
-    peers.add_argument("--json", type=_to_write, metavar="FILE", help="write what was found")
-    peers.add_argument("--html", type=_to_write, metavar="FILE", help="write it as one page, with a drawing of each window")
+    _add_files(peers)
     peers.set_defaults(command=_peers)
 
     report = commands.add_parser("report", help="render the JSON of a run, of a benchmark or of conform, as a Markdown page and its plots")
@@ -413,11 +416,17 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
         yield advance
 
 
+def _tables_can_be_shown() -> bool:
+    found = importlib.util.find_spec("rich") is not None
+    if not found:
+        print("the tables need rich: pip install 'rlscan[crosscheck]'", file=sys.stderr)
+    return found
+
+
 def _peers(options: argparse.Namespace) -> int:
     from rlscan.crosscheck.peers import PEERS
 
-    if importlib.util.find_spec("rich") is None:
-        print("the tables need rich: pip install 'rlscan[crosscheck]'", file=sys.stderr)
+    if not _tables_can_be_shown():
         return 1
     missing = {peer.path: reason for peer in PEERS if (reason := peer.missing())}
     _show_conformance([peer.report() for peer in PEERS if peer.path not in missing], options)
@@ -441,8 +450,7 @@ def _show_conformance(reports: Sequence[Any], options: argparse.Namespace) -> No
 def _conform(options: argparse.Namespace) -> int:
     from rlscan.crosscheck.conformance import conform
 
-    if importlib.util.find_spec("rich") is None:
-        print("the tables need rich: pip install 'rlscan[crosscheck]'", file=sys.stderr)
+    if not _tables_can_be_shown():
         return 1
     sys.path.append(os.getcwd())  # as `python` has it, and an installed command has not
     reports = []

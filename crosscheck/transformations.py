@@ -174,18 +174,27 @@ def must_be_product(found: Any, gradients: dict[str, Any], directions: dict[str,
     must_agree(found, products.sum(), order, largest=np.abs(products).max(), terms=products.size)
 
 
-def must_be_slopes(case: Case, function: Callable[[dict[str, Any]], float], gradients: dict[str, Any]) -> None:
-    """The gradients of a function, by central differences along a direction in each argument.
+def slope(function: Callable[[dict[str, Any]], Any], arguments: dict[str, Any], name: str, direction: np.ndarray) -> tuple[Any, Any]:
+    """The central difference, and how far it may be from the derivative.
 
     With a step of h = eps^(1/3) the third derivative leaves h^2, and the rounding of values eps/h: both eps^(2/3), times what is added up, a hundred
     numbers of the size of the values at most.
     """
     h = np.finfo(np.float64).eps ** (1 / 3)
+    up, down = (function(arguments | {name: arguments[name] + sign * h * direction}) for sign in (1, -1))
+    return (up - down) / (2 * h), 100 * h**2 * max(1.0, abs(up))
+
+
+def must_be_slopes(case: Case, function: Callable[[dict[str, Any]], float], gradients: dict[str, Any]) -> None:
+    """The gradients of a function, by central differences along a direction in each argument."""
     for name, direction in case.directions.items():
-        up, down = (function(case.arguments | {name: case.arguments[name] + sign * h * direction}) for sign in (1, -1))
-        difference = abs(float((np.asarray(gradients[name]) * direction).sum()) - (up - down) / (2 * h))
-        limit = 100 * h**2 * max(1.0, abs(up))
+        wanted, limit = slope(function, case.arguments, name, direction)
+        difference = abs(float((np.asarray(gradients[name]) * direction).sum()) - wanted)
         assert difference <= limit, f"by {name}: {difference} apart, within {limit}"
+
+
+def lacks_parameters(case: Case) -> str | None:
+    return None if case.parameter else "no such argument"
 
 
 def page(cells: dict[Framework, dict[tuple[str, str], str]], versions: dict[str, str]) -> str:

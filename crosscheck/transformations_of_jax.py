@@ -23,6 +23,7 @@ from rlscan.crosscheck.transformations import (
     Transformation,
     as_tuple,
     case,
+    lacks_parameters,
     must_agree,
     must_agree_by_name,
     must_be_product,
@@ -289,10 +290,6 @@ def narrow(one: Case) -> str:
 def integers(subject: Subject) -> str:
     name = subject.case.recurrence.frame.name
     return refusal(TypeError, lambda: jax.grad(lambda floats: subject.loss(floats | {name: subject.given[name].astype(int)}))(subject.floats))
-
-
-def lacks_parameters(case: Case) -> str | None:
-    return None if case.parameter else "no such argument"
 
 
 TRANSFORMATIONS = tuple(

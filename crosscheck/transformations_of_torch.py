@@ -21,6 +21,7 @@ from rlscan.crosscheck.transformations import (
     Transformation,
     as_tuple,
     case,
+    lacks_parameters,
     must_agree,
     must_agree_by_name,
     must_be_product,
@@ -316,10 +317,6 @@ def meta(subject: Subject) -> None:
 def integers(subject: Subject) -> str:
     name = subject.case.recurrence.frame.name
     return refusal(TypeError, lambda: torch.func.grad(lambda floats: subject.loss(floats | {name: subject.given[name].long()}))(subject.floats))
-
-
-def lacks_parameters(case: Case) -> str | None:
-    return None if case.parameter else "no such argument"
 
 
 TRANSFORMATIONS = tuple(

@@ -11,9 +11,10 @@ import pytest
 
 from rlscan.crosscheck.draw import draw, variants
 from rlscan.crosscheck.scenarios import Extent, covering, problems
+from rlscan.crosscheck.transformations import OPERATIONS, slope, within
 from rlscan.crosscheck.unread import Window, unread
 from rlscan.spec import reference
-from rlscan.spec.bound import EXP_ERROR, U64
+from rlscan.spec.bound import EXP_ERROR
 from rlscan.spec.recurrences import RECURRENCES
 
 torch = pytest.importorskip("torch")
@@ -30,13 +31,6 @@ each_recurrence = pytest.mark.parametrize("recurrence", RECURRENCES.values(), id
 NAN, INF = float("nan"), float("inf")
 
 STEPS = 4
-OPERATIONS = 20
-"""Of one step, at most, from arguments to results; their derivatives in reverse are three times as many."""
-
-
-def within(roundings):
-    """The relative error of so many, one after another, in float64 (Higham 2002, lemma 3.1)."""
-    return roundings * U64 / (1 - roundings * U64)
 
 
 def within_derivatives(order):
@@ -176,17 +170,6 @@ def _derivatives(recurrence, method, options):
 
 
 BY = {"torch": ByTorch, "jax": ByJax}
-
-
-def slope(function, arguments, name, direction):
-    """The central difference, and how far it may be from the derivative.
-
-    With a step of h = eps^(1/3) the third derivative leaves h^2, and the rounding of values eps/h: both eps^(2/3), times what is added up, a hundred
-    numbers of the size of the values at most.
-    """
-    h = np.finfo(np.float64).eps ** (1 / 3)
-    up, down = (function(arguments | {name: arguments[name] + sign * h * direction}) for sign in (1, -1))
-    return (up - down) / (2 * h), 100 * h**2 * max(1.0, abs(up))
 
 
 @each_call
