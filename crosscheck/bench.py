@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import importlib
 import multiprocessing
 import os
@@ -193,7 +194,7 @@ class Entry:
 
     def row(self) -> Row:
         workload = self.workload
-        options = ", ".join([*workload.options, *([f"A = {workload.actions}"] if workload.actions else [])])
+        options = ", ".join(workload.extras)
         where = (workload.op, workload.layout, workload.rows, workload.steps, options, workload.target)
         return Row(self.group, self.implementation, self.framework, self.device, *where)
 
@@ -206,6 +207,8 @@ class Entry:
         if self.implementation in BASELINES:
             return BASELINES[self.implementation].make(self.device)
         operation, numbers = getattr(importlib.import_module(PACKAGES[self.framework]), self.workload.op), self.workload.numbers()
+        if self.workload.wanted:
+            return {"torch": backward_in_torch, "jax": backward_in_jax}[self.framework](self.workload, functools.partial(operation, **numbers))
 
         def rlscan(operands: Mapping[str, Any]) -> tuple:
             results = operation(**operands, **numbers)
@@ -438,6 +441,41 @@ def _on_cpu(found: Found) -> list[Judgement]:
 def _calls(found: Found) -> list[Judgement]:
     us = {call.implementation: call.us for call in found.calls if call.framework == "torch"}
     return [Judgement(TARGETS["call"], str(CALL), us[RLSCAN] / us[PLAIN])] if us.keys() >= {RLSCAN, PLAIN} else []
+
+
+def backward_in_torch(workload: Workload, operation: Callable[..., Any]) -> Function:
+    """What autograd does on the way back, of a graph that is made once. Its engine would do it on the stream of that time, which is not that of a loop."""
+    order = [argument.name for argument in workload.recurrence.arguments if argument.name in workload.given]
+    kept: list[Any] = [None, None]
+
+    def backward(operands: Mapping[str, Any]) -> tuple:
+        import torch
+
+        if kept[0] is not operands:
+            at = {name: operands[name].clone().requires_grad_() for name in workload.wanted}
+            results = operation(**{name: operands[name] for name in workload.given} | at)
+            kept[:] = operands, results if isinstance(results, tuple) else (results,)
+        with torch.no_grad():
+            found = dict(zip(order, kept[1][0].grad_fn(*workload.came_in(operands)), strict=True))
+        return tuple(found[name] for name in workload.wanted)
+
+    return backward
+
+
+def backward_in_jax(workload: Workload, operation: Callable[..., Any]) -> Function:
+    """What is pulled back alone: XLA leaves out results that nobody looks at."""
+
+    def backward(operands: Mapping[str, Any]) -> tuple:
+        import jax
+
+        def results(at: Mapping[str, Any]) -> tuple:
+            made = operation(**{name: operands[name] for name in workload.given} | at)
+            return tuple(made) if isinstance(made, tuple) else (made,)
+
+        (found,) = jax.vjp(results, {name: operands[name] for name in workload.wanted})[1](tuple(workload.came_in(operands)))
+        return tuple(found[name] for name in workload.wanted)
+
+    return backward
 
 
 @dataclasses.dataclass

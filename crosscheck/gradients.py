@@ -65,7 +65,13 @@ class GradientProblem:
 
     def worst_place(self, found: Mapping[str, np.ndarray]) -> Place:
         """Where the gradients are furthest from the oracle; their shapes must be right."""
+        found = self.counted(found)
         return worst_of(self.problem, ((name, self.time_axis(name), found[name], self.oracle[name], self.limits[name]) for name in self.oracle))
+
+    def counted(self, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The gradients, in which 0 by a number that is not finite counts as the oracle's: such a number may be taken for a constant."""
+        constant = {name: ~np.isfinite(self.problem.arguments[name]) & (gradient == 0) for name, gradient in found.items()}
+        return {name: np.where(constant[name], self.oracle[name].astype(gradient.dtype), gradient) for name, gradient in found.items()}
 
     def wrong(self, found: Mapping[str, np.ndarray]) -> str | None:
         """What is wrong with gradients, if anything."""
@@ -181,7 +187,7 @@ def _attempt(problem: GradientProblem, backend: Backend, device: Device, tally: 
     tally.elements += sum(gradient.size for gradient in found.values())
     tally.undecided += sum(int(np.isinf(limit).sum()) for limit in problem.limits.values())
     tally.see(problem.worst_place(found))
-    return found
+    return problem.counted(found)
 
 
 @functools.cache

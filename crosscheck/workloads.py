@@ -9,16 +9,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from rlscan.crosscheck.draw import defaults
+from rlscan.spec.adjoint import incoming, pulled_back_by
 from rlscan.spec.bound import bound, distance
-from rlscan.spec.calls import check
+from rlscan.spec.calls import Call, check
+from rlscan.spec.derivative import gradients
+from rlscan.spec.gradient_bound import gradient_bound
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
-from rlscan.spec.reference import NumPyArrays, loop
+from rlscan.spec.reference import NumPyArrays, WholeNumPyArrays, loop
 
 Layout = Literal["batch", "time"]
 
@@ -84,6 +87,7 @@ TARGETS = {
         Target("8 x 131072", "8 rows of 131072 steps", fraction=0.65),
         Target("1 x 4194304", "one row of 4194304 steps", fraction=0.60),
         Target("retrace", "Retrace with A = 4 and 18, T from 128 to 131072", fraction=0.85),
+        Target("backward", "gradients at 16384 x 512, both layouts", fraction=0.80),
         Target("call", "host time of a warm torch call, gae 4096 x 128, over that of a wrapper that launches through Triton's dispatcher", ratio=0.45),
         Target("twins", "device time of JAX in one jit over that of the Triton twin", ratio=1.10),
         Target("cpu", "time on the CPU over that of the vectorised NumPy loop", ratio=1.0),
@@ -99,6 +103,7 @@ class Workload:
         options: what is given beside the plain call's arrays, by argument name.
         actions: A, where Q and the policy are given for every action; else 0.
         target: the name of what is to be reached, if anything.
+        wanted: the arguments by which gradients are taken, where gradients come in for all results; none: the results are.
     """
 
     op: str
@@ -108,10 +113,16 @@ class Workload:
     options: tuple[str, ...] = ()
     actions: int = 0
     target: str | None = None
+    wanted: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        extras = [*self.options, *([f"A = {self.actions}"] if self.actions else [])]
-        return " ".join([self.op, f"{self.rows}x{self.steps}", f"{self.layout}-major", *extras])
+        return " ".join([self.op, f"{self.rows}x{self.steps}", f"{self.layout}-major", *self.extras])
+
+    @property
+    def extras(self) -> list[str]:
+        """What is not as in a plain call, in words."""
+        actions = [f"A = {self.actions}"] if self.actions else []
+        return [*self.options, *actions, *([f"gradients by {' '.join(self.wanted)}"] if self.wanted else [])]
 
     @property
     def recurrence(self) -> Recurrence:
@@ -137,7 +148,11 @@ class Workload:
         return array if self.layout == "batch" or array.ndim == 1 else np.ascontiguousarray(np.moveaxis(array, 1, 0))
 
     def as_batch_major(self, result: np.ndarray) -> np.ndarray:
-        return result if self.layout == "batch" else np.moveaxis(result, 0, 1)
+        return result if self.layout == "batch" or result.ndim == 1 else np.moveaxis(result, 0, 1)
+
+    def came_in(self, made: Mapping[str, Any]) -> list[Any]:
+        """Of arguments the gradients that come in, for each result."""
+        return [made[incoming(name)] for name in self.recurrence.output_names]
 
 
 OPS = tuple(GIVEN)
@@ -166,6 +181,7 @@ def groups() -> dict[str, tuple[Workload, ...]]:
         for steps in (128, 1024, 8192, 32768, 131072)
     ]
     options = [dataclasses.replace(workload, target=f"large {workload.layout}") for option in OPTIONS for workload in _every(["gae"], LARGE[:1], None, option)]
+    backward = [dataclasses.replace(plain, wanted=wanted) for plain in _every(OPS, LARGE[:1], "backward") for wanted in _ways_to_differentiate(plain)]
     return {
         "large": tuple(large),
         "medium": tuple(_every(OPS, MEDIUM, "medium")),
@@ -173,7 +189,16 @@ def groups() -> dict[str, tuple[Workload, ...]]:
         "retrace": tuple(retrace),
         "options": tuple(options),
         "short": tuple(_every(["gae"], short, "short")),
+        "backward": tuple(backward),
     }
+
+
+def _ways_to_differentiate(workload: Workload) -> list[tuple[str, ...]]:
+    """By what results are linear in, and by all floating arrays, where that is more: then the gradients depend on the states, which are computed anew."""
+    arguments = {argument.name: argument for argument in workload.recurrence.arguments}
+    floating = [name for name in workload.given if not arguments[name].flag]
+    linear = [name for name in floating if not arguments[name].logarithm and arguments[name].shape != "parameter"]
+    return [tuple(linear), *([tuple(floating)] if floating != linear else [])]
 
 
 def quick() -> dict[str, tuple[Workload, ...]]:
@@ -186,6 +211,7 @@ def quick() -> dict[str, tuple[Workload, ...]]:
         "retrace": [workload for workload in every["retrace"] if workload.actions == 4 and workload.steps in (128, 32768)],
         "options": [workload for workload in every["options"] if workload.layout == "batch"],
         "short": [workload for workload in every["short"] if workload.rows == 4096 and workload.steps in (16, 128)],
+        "backward": [workload for workload in every["backward"] if workload.op == "gae"],
     }
     return {name: tuple(chosen) for name, chosen in few.items()}
 
@@ -226,6 +252,8 @@ def arguments(workload: Workload) -> dict[str, np.ndarray]:
         else:
             numbers = _drawn("normal", name, frame[:1] if argument.shape == "row" else frame)
             made[name] = numbers * np.float32(0.3) if name == "log_rhos" else numbers
+    if workload.wanted:
+        made |= {name: _drawn("normal", name, frame) for name in map(incoming, workload.recurrence.output_names)}
     if workload.steps > LONG:
         _cut(workload, made)
     return made
@@ -261,7 +289,8 @@ class Sample:
 def samples(workload: Workload) -> tuple[Sample, ...]:
     """What the oracle computes: evenly spaced whole rows, or of long rows evenly spaced stretches, and those at the window's end."""
     if workload.steps <= LONG:
-        rows = _spread(workload.rows, SAMPLED // workload.steps)
+        # a derivative takes the oracle longer
+        rows = _spread(workload.rows, SAMPLED // (16 if workload.wanted else 1) // workload.steps)
         return (Sample(rows, np.zeros_like(rows), workload.steps),)
     whole, rest = divmod(workload.steps, PIECE)
     pieces = _spread(workload.rows * whole, SAMPLED // PIECE)
@@ -285,7 +314,13 @@ def oracle(workload: Workload, made: dict[str, np.ndarray]) -> Limits:
     numbers = workload.numbers() | {"time_axis": 1}
     found = []
     for sample in samples(workload):
-        call = check(workload.recurrence, numbers | {name: sample.of(array) for name, array in made.items()}, NumPyArrays())
+        here = {name: sample.of(array) for name, array in made.items()}
+        call = check(workload.recurrence, numbers | {name: here[name] for name in workload.given}, NumPyArrays())
+        if workload.wanted:
+            both = gradients(call, workload.came_in(here)), gradient_bound(call, workload.came_in(here))
+            right, limits = (tuple(one[name] for name in workload.wanted) for one in both)
+            found.append((right, limits))
+            continue
         with np.errstate(all="ignore"):
             found.append((loop(call), bound(call)))
     return found
@@ -308,10 +343,29 @@ def sampled(workload: Workload) -> float:
 def bytes_moved(workload: Workload, made: dict[str, np.ndarray]) -> int:
     """What must be read and written at least: each argument and each result once.
 
-    Of `final_values`, which are read where truncated, the sectors that hold one.
+    Of `final_values`, which are read where truncated, the sectors that hold one. Of arguments that are differentiated, what their gradients depend on.
     """
+    if workload.wanted:
+        read = _differentiated(workload, made)
+        return sum(made[name].nbytes for name in workload.wanted) + sum(made[name].nbytes for name in made if name in read)
     results = 4 * workload.rows * workload.steps * len(workload.recurrence.output_names)
     return results + sum(_touched(workload, name, made) for name in made)
+
+
+def _differentiated(workload: Workload, made: dict[str, np.ndarray]) -> set[str]:
+    """What the gradients are made of."""
+    read: set[str] = set()
+
+    def look(call: Call) -> Any:
+        read.update(name for one in call.wiring.reads for name in (one.source, one.edge) if isinstance(name, str))
+        # one row of zeros
+        return [np.zeros(1 if name in call.recurrence.last_only else (1, workload.steps)) for name in call.recurrence.output_names]
+
+    one = {name: made[name][:1] for name in workload.given}
+    call = check(workload.recurrence, workload.numbers() | {"time_axis": 1} | one, NumPyArrays())
+    arrived = dict.fromkeys(workload.recurrence.output_names, np.zeros((1, workload.steps)))
+    pulled_back_by(look, WholeNumPyArrays(np.float64, call.dtype), call, arrived, workload.wanted)
+    return read
 
 
 def _touched(workload: Workload, name: str, made: dict[str, np.ndarray]) -> int:

@@ -28,6 +28,7 @@ from rlscan.spec.program import (
     ALL_VALID,
     FLAG_CONSTANT,
     FOLLOWING,
+    LAST,
     NEAREST,
     NUMBER,
     OUTSIDE,
@@ -340,11 +341,11 @@ def columns(x):
     return halves(x) if x.shape[1] == 2 else (jnp.reshape(x, x.shape[:1]),)
 
 
-def taps(reads, outside, state, state_beyond, codes, constants, dtype):
+def taps(reads, outside, last, state, state_beyond, codes, constants, dtype):
     """The parameters of a coefficient or output function."""
     return [
         reads[code] if code >= 0
-        else {OUTSIDE: outside, STATE_TAP: state, STATE_BEYOND_TAP: state_beyond}[code] if code in (OUTSIDE, STATE_TAP, STATE_BEYOND_TAP)
+        else {OUTSIDE: outside, LAST: last, STATE_TAP: state, STATE_BEYOND_TAP: state_beyond}[code] if code in (OUTSIDE, LAST, STATE_TAP, STATE_BEYOND_TAP)
         else jnp.asarray(constant, bool if code == FLAG_CONSTANT else dtype)
         for code, constant in zip(codes, constants, strict=True)
     ]  # fmt: skip
@@ -357,20 +358,20 @@ def validity(special, reads, inside):
         return inside
     if code.validity == VALID_GIVEN:
         return inside & reads[code.valid_taps[0]]
-    return inside & not_a_reset(*taps(reads, None, None, None, code.valid_taps, code.valid_constants, special.dtype))
+    return inside & not_a_reset(*taps(reads, None, None, None, None, code.valid_taps, code.valid_constants, special.dtype))
 
 
-def maps(special, reads, outside, valid):
+def maps(special, reads, outside, last, valid):
     """alpha and beta."""
     code = special.code
-    alpha, beta = special.coefficients(*taps(reads, outside, None, None, code.coefficient_taps, code.coefficient_constants, special.dtype))
+    alpha, beta = special.coefficients(*taps(reads, outside, last, None, None, code.coefficient_taps, code.coefficient_constants, special.dtype))
     alpha, beta = skip(alpha.astype(special.dtype), beta.astype(special.dtype), valid)
     return jnp.broadcast_to(alpha, (special.lanes,)), jnp.broadcast_to(beta, (special.lanes,))
 
 
-def results(special, reads, outside, state, beyond, valid):
+def results(special, reads, outside, last, state, beyond, valid):
     code = special.code
-    made = special.outputs(*taps(reads, outside, state, beyond, code.output_taps, code.output_constants, special.dtype))
+    made = special.outputs(*taps(reads, outside, last, state, beyond, code.output_taps, code.output_constants, special.dtype))
     made = made if isinstance(made, tuple) else (made,)
     made = made if code.validity == ALL_VALID else tuple(nothing_where_invalid(result, valid) for result in made)
     return [jnp.broadcast_to(result, (special.lanes,)) for result in made]
@@ -564,8 +565,9 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
                     edge = converted(load(special, refs, code.edges[code.edge[i]], places, rows), code.flag[i], dtype)
                     here[i] = jnp.where((place >= 0) & (place < special.steps), here[i], edge)
             outside = nearest == -1 if code.nearest else first_here + k == 0
+            last = first_here + k == special.steps - 1
             valid = validity(special, here, insides[k])
-            every.append((here, outside, valid, maps(special, here, outside, valid)))
+            every.append((here, outside, last, valid, maps(special, here, outside, last, valid)))
             now = {i: jnp.broadcast_to(here[code.behind[i]], lanes) for i in carried}
             carried = {i: jnp.where(valid, new, carried[i]) if code.at[i] == NEAREST else new for i, new in now.items()}
             if code.nearest:
@@ -581,11 +583,17 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
             return state, *total, nearest_before, beyond_tile, ahead
         now_state = position_before(special, either_step(special, addend, factor, state), state, position, scratch)
         made = []
-        for here, outside, valid, one in every:
+        for here, outside, last, valid, one in every:
             beyond, now_state = now_state, either_step(special, *one, now_state)
-            made.append(results(special, here, outside, now_state, beyond, valid))
+            made.append(results(special, here, outside, last, now_state, beyond, valid))
         for n in reversed(range(len(outs))):
-            store(special, outs[n], places, rows, ts, [at_step[n] for at_step in made])
+            if code.last_only[n]:
+                for at_step, (_, _, last, _, _) in zip(made, every, strict=True):
+                    mask = _both(rows, last)
+                    # the interpreter writes what was there where the mask is not set, and other lanes have the same row
+                    plgpu.store(outs[n].at[jnp.where(mask, row, special.num_rows) if special.interpret else row], at_step[n], mask=mask)
+            else:
+                store(special, outs[n], places, rows, ts, [at_step[n] for at_step in made])
         return last_position(special, now_state), addend_before, factor_before, nearest_before, beyond_tile, ahead
 
     ahead = [load_tile(which, special, refs, places, rows, first + i * tile_steps, True) for i in range(plan.ahead)]

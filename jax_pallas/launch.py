@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import warnings
@@ -47,8 +48,29 @@ def _say_that_it_is_slow() -> None:
 
 @compiled
 def _launch(call: Call, interpret: bool, chosen: Plan | None) -> tuple[jax.Array, ...]:
-    # XLA can't look into a kernel, and would give every device all rows
-    return differentiable(call, functools.partial(on_automatic_axes, functools.partial(_launches, interpret, chosen)))
+    kernels = Kernels(interpret, chosen)
+    return differentiable(call, kernels, kernels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernels:
+    """The outputs of a call by the kernels.
+
+    Attributes:
+        interpret: in Pallas' interpret mode.
+        chosen: the plan; None: the one for the call.
+    """
+
+    interpret: bool
+    chosen: Plan | None = None
+
+    def __call__(self, call: Call) -> tuple[jax.Array, ...]:
+        # XLA can't look into a kernel, and would give every device all rows
+        return on_automatic_axes(functools.partial(_launches, self.interpret, self.chosen), call)
+
+    def again(self, call: Call) -> tuple[jax.Array, ...]:
+        """Of a call that was made of another, by its own plan."""
+        return Kernels(self.interpret)(call)
 
 
 def _launches(interpret: bool, chosen: Plan | None, call: Call) -> tuple[jax.Array, ...]:
@@ -97,7 +119,9 @@ def _launches(interpret: bool, chosen: Plan | None, call: Call) -> tuple[jax.Arr
         steps_of_rows = (special.num_rows, special.steps) if special.contiguous else (special.steps, special.num_rows)
         addend, factor, *expectations = run("totals", *[shaped(segments, dtype)] * 2, *[shaped(steps_of_rows, dtype)] * code.at.count(ACTIONS))
         totals = addend, factor
-    return tuple(out.reshape(call.shape) for out in run("results", *[shaped(sizes, dtype)] * len(recurrence.output_names)))
+    of_outputs = [(((special.num_rows,), call.row_shape) if last_only else (sizes, call.shape)) for last_only in code.last_only]
+    outs = run("results", *(shaped(own, dtype) for own, _ in of_outputs))
+    return tuple(out.reshape(shape) for out, (_, shape) in zip(outs, of_outputs, strict=True))
 
 
 def _axes(call: Call) -> tuple[tuple[int, ...], int, dict[str, tuple[int, ...]]]:

@@ -36,6 +36,13 @@ def _out_axes(call: Call) -> Axes:
     return _axes(call, call.recurrence.frame.name)
 
 
+def _axes_of_outputs(call: Call) -> list[Axes]:
+    """Of each output; one of which a row has but one has no time."""
+    whole = _out_axes(call)
+    of_rows = tuple(own for axis, own in enumerate(whole) if axis != call.time_axis)
+    return [of_rows if name in call.recurrence.last_only else whole for name in call.recurrence.output_names]
+
+
 def _of_own_rows(call: Call, arrays: dict[str, Any], numbers: dict[str, Any]) -> Call:
     return dataclasses.replace(call, arrays=arrays, numbers=numbers, shape=tuple(arrays[call.recurrence.frame.name].shape))
 
@@ -67,7 +74,7 @@ def on_automatic_axes(function: Callable[[Call], Outs], call: Call) -> Outs:
         return function(_of_own_rows(call, arrays, dict(zip(numbers, operands[len(names) :], strict=True))))
 
     axes = (*(_axes(call, name) for name in names), *((),) * len(numbers))
-    return split_rows(own, axes, *[_out_axes(call)] * len(call.recurrence.output_names))(*call.arrays.values(), *call.numbers.values())
+    return split_rows(own, axes, *_axes_of_outputs(call))(*call.arrays.values(), *call.numbers.values())
 
 
 def split_rows(function: Callable[..., Outs], axes: tuple[Axes, ...], *out_axes: Axes) -> Callable[..., Outs]:

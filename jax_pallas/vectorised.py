@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rlscan.jax_pallas._tangent_primitive import linear
 from rlscan.jax_pallas.arrays import UNROLL, WholeArrays, compiled
 from rlscan.jax_pallas.sharded import split_rows
 from rlscan.spec import coefficients
+from rlscan.spec.adjoint import pulled_back_by
 from rlscan.spec.calls import Call
 from rlscan.spec.steps import FiniteSteps, Steps
 
@@ -32,23 +34,95 @@ def by_whole_arrays(call: Call) -> tuple[jax.Array, ...]:
     return differentiable(call, _by_whole_arrays)
 
 
-def differentiable(call: Call, values: Callable[[Call], tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:
-    """What `values` gives for a call, with the derivative of `FiniteSteps`, which JAX finds by itself."""
+def differentiable(call: Call, values: Callable[[Call], tuple[jax.Array, ...]], kernels: Again | None = None) -> tuple[jax.Array, ...]:
+    """What `values` gives for a call, with the derivative of `FiniteSteps`, which JAX finds by itself; gradients by kernels where these can."""
 
     def of(operands: dict[str, dict[str, Any]]) -> Call:
         return dataclasses.replace(call, **operands)
-
-    def finite(operands: dict[str, dict[str, Any]]) -> tuple[jax.Array, ...]:
-        steps = FiniteSteps(of(operands), WholeArrays(call.dtype))
-        return _by_steps(steps, finite=steps.finite)
 
     outputs = jax.custom_jvp(lambda operands: values(of(operands)))
 
     @outputs.defjvp
     def _(primals: Any, tangents: Any) -> Any:
-        return outputs(*primals), jax.jvp(finite, primals, tangents)[1]
+        derivative = Derivative.of(call, kernels)
+        own = derivative.primals(of(primals[0])), [tangents[0]["arrays"][name] for name in derivative.floating]
+        return outputs(*primals), tuple(linear(derivative, *own) if kernels else derivative.tangents(*own))
 
     return outputs({"arrays": dict(call.arrays), "numbers": dict(call.numbers)})
+
+
+class Again(Protocol):
+    """Kernels, by their settings; hashable."""
+
+    def again(self, call: Call) -> tuple[jax.Array, ...]:
+        """The outputs of a call that was made of another."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Derivative:
+    """Of all calls that differ in nothing but the contents of their arrays and numbers, whose primals they are.
+
+    Attributes:
+        kind: what they have in common.
+        names: of arrays, then of numbers.
+        floating: the arrays that have a tangent.
+        kernels: what gives gradients, where it can.
+    """
+
+    kind: tuple[Any, ...]
+    names: tuple[tuple[str, ...], tuple[str, ...]]
+    floating: tuple[str, ...]
+    kernels: Again | None
+
+    @staticmethod
+    def of(call: Call, kernels: Again | None) -> Derivative:
+        kind = (call.wiring, call.shape, call.frame_ndim, call.time_axis, call.dtype, call.fades)
+        flags = {argument.name for argument in call.recurrence.arguments if argument.flag}
+        return Derivative(kind, (tuple(call.arrays), tuple(call.numbers)), tuple(name for name in call.arrays if name not in flags), kernels)
+
+    def primals(self, call: Call) -> list[jax.Array]:
+        return [*call.arrays.values(), *call.numbers.values()]
+
+    def call(self, primals: Sequence[jax.Array]) -> Call:
+        wiring, shape, frame_ndim, time_axis, dtype, fades = self.kind
+        arrays, numbers = self.names
+        operands = dict(zip(arrays, primals, strict=False)), dict(zip(numbers, primals[len(arrays) :], strict=True))
+        return Call(wiring, *operands, shape, frame_ndim, time_axis, dtype, None, fades)
+
+    def finite(self, call: Call, some: Sequence[str]) -> Callable[..., tuple[jax.Array, ...]]:
+        """The outputs as a differentiable function of some of the arrays."""
+
+        def outputs(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+            steps = FiniteSteps(dataclasses.replace(call, arrays={**call.arrays, **dict(zip(some, arrays, strict=True))}), WholeArrays(call.dtype))
+            return _by_steps(steps, finite=steps.finite)
+
+        return outputs
+
+    def tangents(self, primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        call = self.call(primals)
+        return jax.jvp(self.finite(call, self.floating), [call.arrays[name] for name in self.floating], list(tangents))[1]
+
+    def pulled_back(self, primals: Sequence[jax.Array], gradients: Sequence[jax.Array | None], wanted: Sequence[bool]) -> Sequence[jax.Array]:
+        names = [name for name, is_wanted in zip(self.floating, wanted, strict=True) if is_wanted]
+
+        def by_whole_arrays(primals: list[jax.Array], gradients: list[jax.Array | None]) -> list[jax.Array]:
+            call = self.call(primals)
+            results, pull = jax.vjp(self.finite(call, names), *(call.arrays[name] for name in names))
+            return list(pull(tuple(jnp.zeros_like(result) if one is None else one for one, result in zip(gradients, results, strict=True))))
+
+        @jax.custom_jvp
+        def by_kernels(primals: list[jax.Array], gradients: list[jax.Array | None]) -> list[jax.Array]:
+            call = self.call(primals)
+            came_in = {name: one for name, one in zip(call.recurrence.output_names, gradients, strict=True) if one is not None}
+            found = pulled_back_by(self.kernels.again, WholeArrays(call.dtype), call, came_in, names) if self.kernels else None
+            return by_whole_arrays(primals, gradients) if found is None else [found[name].astype(call.arrays[name].dtype) for name in names]
+
+        @by_kernels.defjvp
+        def _(primals: Any, tangents: Any) -> Any:
+            return by_kernels(*primals), jax.jvp(by_whole_arrays, primals, tangents)[1]
+
+        return by_kernels(list(primals), list(gradients))
 
 
 def _by_whole_arrays(call: Call) -> tuple[jax.Array, ...]:

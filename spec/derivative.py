@@ -1,7 +1,7 @@
 """The derivative of the loop, by reverse-mode differentiation in NumPy: what the gradients of everything else are compared with.
 
 The loop, the reads and the coefficient functions run as they are, on `Taped` arrays that remember what they were made of. No derivative of a recurrence is
-written here: only those of sums, products, selections and moved elements. What is differentiated is the call that `FiniteSteps` says.
+written here: only those of sums, products, selections and moved elements. What is differentiated is the call that `FlowingSteps` says.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from rlscan.spec.calls import Call
 from rlscan.spec.reference import WholeNumPyArrays, by_steps
-from rlscan.spec.steps import FiniteSteps, WholeArrays
+from rlscan.spec.steps import FiniteSteps, Steps, WholeArrays
 
 Pull = Callable[[Any], Any]
 """From the gradient of a result to what it adds to that of one operand."""
@@ -229,6 +229,17 @@ class Tape:
         return parts[0] if len(parts) == 1 else self.inner.summed(self.inner.stacked(parts), lambda array: array.sum(0))
 
 
+class FlowingSteps(FiniteSteps):
+    """The taps of what the oracle differentiates: the call of `FiniteSteps`, in which what flows to a number that is not finite arrives there.
+
+    An implementation may as well take that number for the constant 0 that stands in its place. To what a rule says is not read, nothing flows.
+    """
+
+    def array(self, name: str) -> Any:
+        given, finite = Steps.array(self, name), super().array(name)
+        return Taped(given.tape, finite.value, [(given, lambda g: g)]) if isinstance(given, Taped) else finite
+
+
 # Tapes are the same where their numbers are, so that functions are bound to each once.
 _tape_of = functools.cache(Tape)
 _numpy_numbers = functools.cache(NumPyNumbers)
@@ -251,7 +262,7 @@ def differentiated(call: Call) -> tuple[str, ...]:
 
 
 def pulled_back(
-    call: Call, cotangents: Sequence[np.ndarray], inner: Numbers, outputs: Callable[[FiniteSteps, Tape], Sequence[Taped]], kind: type[FiniteSteps] = FiniteSteps
+    call: Call, cotangents: Sequence[np.ndarray], inner: Numbers, outputs: Callable[[FiniteSteps, Tape], Sequence[Taped]], kind: type[FiniteSteps] = FlowingSteps
 ) -> dict[str, Any]:
     """The gradient, in the numbers of `inner`, of the sum of the outputs times the cotangents, by each of the arguments."""
     tape = _tape_of(inner)
@@ -260,7 +271,7 @@ def pulled_back(
     return dict(zip(leaves, tape.gradients(results, cotangents, list(leaves.values())), strict=True))
 
 
-def gradients(call: Call, cotangents: Sequence[np.ndarray], dtype: Any = np.float64, kind: type[FiniteSteps] = FiniteSteps) -> Mapping[str, np.ndarray]:
+def gradients(call: Call, cotangents: Sequence[np.ndarray], dtype: Any = np.float64, kind: type[FiniteSteps] = FlowingSteps) -> Mapping[str, np.ndarray]:
     """The gradient by each floating argument, when these gradients come in for the outputs.
 
     Args:

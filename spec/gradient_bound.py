@@ -1,7 +1,7 @@
 """How far a right gradient may lie from the oracle's, `derivative.gradients`: the error analysis of `bound`, run once more on the way back.
 
 `gradient_bound(call, cotangents)` gives an absolute bound for each element of each gradient, in the notation of `bound`. The call that is differentiated is
-that of `FiniteSteps`, run on `Taped` arrays of `Rounded` numbers. So whatever is elementwise in a derivative has the error that `Rounded` gives it.
+that of `FlowingSteps`, run on `Taped` arrays of `Rounded` numbers. So whatever is elementwise in a derivative has the error that `Rounded` gives it.
 Four things are left.
 
 1. Sums. A gradient that arrives from several places, by repetition of an argument along an axis or by several reads of one step, is their sum in any

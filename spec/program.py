@@ -15,7 +15,7 @@ STEP, NEAREST, FOLLOWING, PRECEDING, ROW, NUMBER, ACTIONS = range(7)
 AT = {"step": STEP, "next": NEAREST, "previous": NEAREST, "following": FOLLOWING, "preceding": PRECEDING, "row": ROW, "number": NUMBER, "actions": ACTIONS}
 
 # What a parameter is that is no read.
-OUTSIDE, STATE_TAP, STATE_BEYOND_TAP, FLAG_CONSTANT, NUMBER_CONSTANT = range(-1, -6, -1)
+OUTSIDE, STATE_TAP, STATE_BEYOND_TAP, FLAG_CONSTANT, NUMBER_CONSTANT, LAST = range(-1, -7, -1)
 
 # Strides that are known when a kernel is compiled.
 STRIDE_0, STRIDE_1 = -1, -2
@@ -37,6 +37,7 @@ class Program:
         coefficient_taps, output_taps: for each parameter, its read or one of the codes above.
         coefficient_constants, output_constants: the value of each parameter that is a constant.
         valid_taps: the reads that say what is valid.
+        last_only: for each output, whether a row has one, that of the scan's last step.
     """
 
     sources: tuple[str, ...]
@@ -54,6 +55,7 @@ class Program:
     valid_constants: tuple[float, ...]
     nearest: bool
     backward: bool
+    last_only: tuple[bool, ...]
 
     @property
     def reads(self) -> int:
@@ -76,7 +78,8 @@ def program(wiring: Wiring) -> Program:
         if isinstance(tap, Constant):
             return FLAG_CONSTANT if isinstance(tap.value, bool) else NUMBER_CONSTANT
         if isinstance(tap, Outside):
-            return OUTSIDE
+            # what lies outside is behind the scan's first step, or beyond its last
+            return OUTSIDE if (tap.at == "next") == backward else LAST
         return {STATE: STATE_TAP, STATE_BEYOND: STATE_BEYOND_TAP}[tap] if isinstance(tap, str) else tap
 
     def constants(taps: tuple[int | Constant | Outside | str, ...]) -> tuple[float, ...]:
@@ -99,6 +102,7 @@ def program(wiring: Wiring) -> Program:
         valid_constants=constants(wiring.valid_taps),
         nearest=wiring.neighbour != "none",
         backward=backward,
+        last_only=tuple(name in wiring.recurrence.last_only for name in wiring.recurrence.output_names),
     )
 
 

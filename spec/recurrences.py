@@ -39,6 +39,7 @@ class Recurrence:
         successor: whether N_t is read at every step, or at cuts only, so that nothing need be given where none is cut.
         fading: where these arguments are Python numbers in [0, 1], beta lies in [0, 1] at every step, or is NaN; None: it need not.
         extra_taps: parameters that `taps.TAPS` does not know.
+        last_only: the results of which a row has one, that of the scan's last step.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Recurrence:
     boundaries: tuple[str, ...] = ()
     fading: tuple[str, ...] | None = None
     extra_taps: tuple[tuple[str, tuple[Source, ...]], ...] = ()
+    last_only: tuple[str, ...] = ()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """A declared recurrence is one object, of which copies and pickles are that object again: what is kept for it is found by identity."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlscan.spec import coefficients
+from rlscan.spec.arguments import Argument
 from rlscan.spec.binding import bind
 from rlscan.spec.calls import Call
 from rlscan.spec.taps import STATE, STATE_BEYOND, Constant, Outside, Read
@@ -185,11 +187,16 @@ class Steps:
         function, outputs = self.call.recurrence.outputs, (state,)
         if function is not None:
             known = {STATE: state, STATE_BEYOND: state_beyond}
-            outputs = self.bound(function)(*(known[tap] if isinstance(tap, str) else self.tap(tap) for tap in self.call.wiring.outputs))
+            made = self.bound(function)(*(known[tap] if isinstance(tap, str) else self.tap(tap) for tap in self.call.wiring.outputs))
+            outputs = made if isinstance(made, tuple) else (made,)
         if self.valid is not None:
             nothing = self.bound(coefficients.nothing_where_invalid)
             outputs = tuple(nothing(output, self.valid) for output in outputs)
-        return tuple(self.library.xp.moveaxis(output, 0, self.call.time_axis) for output in outputs)
+        last, only = 0 if self.call.backward else -1, self.call.recurrence.last_only
+        return tuple(
+            output[last] if name in only else self.library.xp.moveaxis(output, 0, self.call.time_axis)
+            for name, output in zip(self.call.recurrence.output_names, outputs, strict=True)
+        )
 
 
 # What protects from NaN and infinity, and what takes its place where there are none.
@@ -222,28 +229,48 @@ FAR = 2.0**20
 """Times its highest value, a number counts as infinite in what is differentiated."""
 
 
-class FiniteSteps(Steps):
-    """The taps of what a call is differentiated as: a call in which every number is finite, and which is the same wherever they are.
-
-    What is not finite is replaced by 0, which is a constant, and what protects from it by plain arithmetic. Then 0 times anything is 0,
-    and every rule of differentiation holds as it stands, in any direction and as often as one likes.
+@dataclasses.dataclass(frozen=True)
+class Finite:
+    """What makes numbers finite, in the functions of an array library: what is not is replaced by 0, which is a constant, and what protects from it by plain
+    arithmetic. Then 0 times anything is 0, and every rule of differentiation holds as it stands, in any direction and as often as one likes.
     """
 
-    def bound(self, function: Any) -> Any:
-        return bind(function, _finite_functions(self.library.xp, self.call.dtype), self.library.array_type, replace=FINITE)
+    xp: Any
+    array_type: Any
+    dtype: str
 
-    def finite(self, x: Any, logarithm: bool = False, most: float | None = None) -> Any:
+    def bound(self, function: Any) -> Any:
+        return bind(function, _finite_functions(self.xp, self.dtype), self.array_type, replace=FINITE)
+
+    def number(self, x: Any, logarithm: bool = False, most: float | None = None) -> Any:
         """`x`, and a constant where it is not finite: 0, or for logarithms the largest and the least number."""
-        where, most = self.library.xp.where, most or INFINITE[self.call.dtype]
+        where, most = self.xp.where, most or INFINITE[self.dtype]
         if logarithm:
             return where(x == x, where(x > most, most, where(x < -most, -most, x)), 0.0)
-        return where(self.library.xp.abs(x) < most, x, 0.0)
+        return where(self.xp.abs(x) < most, x, 0.0)
 
-    def array(self, name: str) -> Any:
-        array, argument = super().array(name), self.arguments[name]
+    def given(self, x: Any, argument: Argument) -> Any:
+        """What was given for an argument."""
         # what is far beyond its range is nothing that is read, and products of such numbers would overflow
         most = None if argument.high is None else FAR * argument.high
-        return array if argument.flag else self.finite(array, argument.logarithm, most)
+        return x if argument.flag else self.number(x, argument.logarithm, most)
+
+
+class FiniteSteps(Steps):
+    """The taps of what a call is differentiated as: a call in which every number is finite, and which is the same wherever they are."""
+
+    @functools.cached_property
+    def made_finite(self) -> Finite:
+        return Finite(self.library.xp, self.library.array_type, self.call.dtype)
+
+    def bound(self, function: Any) -> Any:
+        return self.made_finite.bound(function)
+
+    def finite(self, x: Any) -> Any:
+        return self.made_finite.number(x)
+
+    def array(self, name: str) -> Any:
+        return self.made_finite.given(super().array(name), self.arguments[name])
 
     def expectation(self, weights: Any, values: Any) -> Any:
         return self.finite(self.bound(coefficients.expectation)(self.library.constant(0.0), weights, values).sum(-1))

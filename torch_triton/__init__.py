@@ -15,7 +15,7 @@ from rlscan.spec.signatures import public_function
 from rlscan.torch_triton._private import are_transforms_active, is_traced
 from rlscan.torch_triton.arrays import DTYPES, Tensors, are_readable, in_forward_mode, is_differentiated, is_sharded, like_of
 from rlscan.torch_triton.gradients import differentiable
-from rlscan.torch_triton.launch import by_kernels
+from rlscan.torch_triton.launch import by_kernels, by_kernels_again
 from rlscan.torch_triton.operators import define, given_to
 from rlscan.torch_triton.out import check_out
 from rlscan.torch_triton.repeated import find, keep
@@ -81,8 +81,8 @@ def _computed(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = N
         like = like_of(call) if method == "kernels" else torch.empty(call.shape, dtype=DTYPES[call.dtype], device="meta")
         outs = check_out(recurrence, out, like, call.device, call.arrays.values())
     if any(map(is_differentiated, call.arrays.values())):
-        values = by_kernels if method == "kernels" else by_whole_arrays
-        return recurrence.pack(differentiable(call, values, functools.partial(_scan, method)))
+        values, again = (by_kernels, by_kernels_again) if method == "kernels" else (by_whole_arrays, None)
+        return recurrence.pack(differentiable(call, values, functools.partial(_scan, method), again))
     if method == "kernels":
         return recurrence.pack(by_kernels(call, outs, functools.partial(keep, recurrence, arguments)))
     results = by_whole_arrays(call)

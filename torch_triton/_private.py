@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -64,6 +64,11 @@ def in_rows(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> tor
 
 
 _is_many: Callable[[torch.Tensor], bool] = getattr(_FUNCTORCH, "is_legacy_batchedtensor", lambda x: False)
+
+def are_single(arrays: Iterable[torch.Tensor]) -> bool:
+    """Whether none is many that `is_grads_batched` hands over as one."""
+    return not any(map(_is_many, arrays))
+
 
 DEEPEST = 64
 """No more levels of batches can lie in each other in PyTorch."""

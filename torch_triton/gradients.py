@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from rlscan.spec import coefficients
+from rlscan.spec.adjoint import pulled_back_by
 from rlscan.spec.binding import bind
 from rlscan.spec.calls import Call
 from rlscan.spec.steps import FiniteSteps, beside
 from rlscan.torch_triton import vectorised
-from rlscan.torch_triton._private import in_rows, is_empty
-from rlscan.torch_triton.arrays import Functions, Outs, WholeTensors, in_forward_mode
+from rlscan.torch_triton._private import are_single, in_rows, is_empty
+from rlscan.torch_triton.arrays import Functions, Outs, WholeTensors, are_readable, in_forward_mode
 from rlscan.torch_triton.vectorised import by_torch
 
 times, step = (bind(function, Functions, torch.Tensor) for function in (coefficients.finite_times, coefficients.finite_step))
@@ -30,12 +31,65 @@ times, step = (bind(function, Functions, torch.Tensor) for function in (coeffici
 Scan = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
 
 
-def differentiable(call: Call, values: Callable[[Call], Outs], scan: Scan) -> Outs:
-    """What `values` gives for a call, with a derivative; `scan(alpha, beta, seed, backward)` gives the states of a recurrence without one."""
+def differentiable(call: Call, values: Callable[[Call], Outs], scan: Scan, kernels: Callable[[Call], Outs] | None = None) -> Outs:
+    """What `values` gives for a call, with a derivative.
+
+    Args:
+        call: a checked call.
+        values: its outputs, without one.
+        scan: `scan(alpha, beta, seed, backward)` gives the states of a recurrence.
+        kernels: the outputs of a call by kernels, which then give gradients too, where they can.
+    """
+    if not in_forward_mode() and are_readable(call.arrays.values()):
+        return _Differentiable.apply(dataclasses.replace(call, arrays=dict.fromkeys(call.arrays)), values, scan, kernels, *call.arrays.values())
     with torch.no_grad():
         exact = values(dataclasses.replace(call, arrays={name: array.detach() for name, array in call.arrays.items()}))
     exactly = _plainly if in_forward_mode() else _Exactly.apply
     return tuple(exactly(value, other) for value, other in zip(exact, finite(call, scan), strict=True))
+
+
+class _Differentiable(torch.autograd.Function):
+    """A call, of which nothing is kept but what was given."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, values: Callable[[Call], Outs], scan: Scan, kernels: Callable[[Call], Outs] | None, *arrays: torch.Tensor) -> Outs:
+        ctx.call, ctx.scan, ctx.kernels = call, scan, kernels
+        ctx.save_for_backward(*(array.clone() if array.is_inference() else array for array in arrays))
+        ctx.set_materialize_grads(False)
+        return values(dataclasses.replace(call, arrays={name: array.detach() for name, array in zip(call.arrays, arrays, strict=True)}))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        call = dataclasses.replace(ctx.call, arrays=dict(zip(ctx.call.arrays, ctx.saved_tensors, strict=True)))
+        came_in = {name: gradient for name, gradient in zip(call.recurrence.output_names, gradients, strict=True) if gradient is not None}
+        own = ctx.needs_input_grad[-len(call.arrays) :]
+        wanted = [name for name, needed in zip(call.arrays, own, strict=True) if needed]
+        found = pulled_back(call, came_in, wanted, ctx.scan, ctx.kernels) if came_in else {}
+        return (*(None,) * (len(ctx.needs_input_grad) - len(own)), *map(found.get, call.arrays))
+
+
+def pulled_back(
+    call: Call, gradients: Mapping[str, torch.Tensor], wanted: Sequence[str], scan: Scan, kernels: Callable[[Call], Outs] | None
+) -> dict[str, torch.Tensor]:
+    """The gradients by the arguments `wanted`, where these come in for outputs. Where gradients are recorded, they have a derivative too."""
+    # kernels have none
+    by_kernels = kernels is not None and not torch.is_grad_enabled() and 0 not in call.shape
+    if by_kernels and are_single(gradients.values()) and are_readable(gradients.values()):
+        found = pulled_back_by(kernels, WholeTensors(call.dtype, call.device), call, gradients, wanted)
+        if found is not None:
+            return {name: gradient.to(call.arrays[name].dtype) for name, gradient in found.items()}
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        arrays = dict(call.arrays)
+        # one that was made of another is to have a gradient of its own
+        arrays |= {name: arrays[name].view_as(arrays[name]) if create_graph else arrays[name].detach().requires_grad_() for name in wanted}
+        results = dict(zip(call.recurrence.output_names, finite(dataclasses.replace(call, arrays=arrays), scan), strict=True))
+        outputs = [name for name in gradients if results[name].requires_grad]
+        if not outputs:
+            return {}
+        at, came_in = [arrays[name] for name in wanted], [gradients[name] for name in outputs]
+        found = torch.autograd.grad([results[name] for name in outputs], at, came_in, create_graph=create_graph, allow_unused=True)
+    return dict(zip(wanted, found, strict=True))
 
 
 def finite(call: Call, scan: Scan) -> Outs:

@@ -54,6 +54,7 @@ OUTSIDE = tl.constexpr(program.OUTSIDE)
 STATE_TAP = tl.constexpr(program.STATE_TAP)
 STATE_BEYOND_TAP = tl.constexpr(program.STATE_BEYOND_TAP)
 FLAG_CONSTANT = tl.constexpr(program.FLAG_CONSTANT)
+LAST = tl.constexpr(program.LAST)
 STRIDE_0 = tl.constexpr(program.STRIDE_0)
 STRIDE_1 = tl.constexpr(program.STRIDE_1)
 ALL_VALID = tl.constexpr(program.ALL_VALID)
@@ -397,7 +398,7 @@ def store_kept(kept, x, row, ts, stored, num_rows, steps, CONTIGUOUS: tl.constex
 
 
 @triton.jit
-def taps(reads, outside, state, state_beyond, TAPS: tl.constexpr, CONSTANTS: tl.constexpr, COMPUTE: tl.constexpr):
+def taps(reads, outside, last, state, state_beyond, TAPS: tl.constexpr, CONSTANTS: tl.constexpr, COMPUTE: tl.constexpr):
     """The parameters of a coefficient or output function."""
     chosen = ()
     for i in tl.static_range(len(TAPS)):
@@ -405,6 +406,8 @@ def taps(reads, outside, state, state_beyond, TAPS: tl.constexpr, CONSTANTS: tl.
             chosen = chosen + (reads[TAPS[i]],)
         elif TAPS[i] == OUTSIDE:
             chosen = chosen + (outside,)
+        elif TAPS[i] == LAST:
+            chosen = chosen + (last,)
         elif TAPS[i] == STATE_TAP:
             chosen = chosen + (state,)
         elif TAPS[i] == STATE_BEYOND_TAP:
@@ -530,7 +533,7 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                 ACTIONS_AT_ONCE: tl.constexpr, ONE_GROUP: tl.constexpr,
                 AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.constexpr,
                 TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr, VALIDITY: tl.constexpr,
-                VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, IS_NEAREST: tl.constexpr, BACKWARD: tl.constexpr, SEEDED: tl.constexpr,
+                VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, LAST_ONLY: tl.constexpr, IS_NEAREST: tl.constexpr, BACKWARD: tl.constexpr, SEEDED: tl.constexpr,
                 FADING: tl.constexpr, COMPUTE: tl.constexpr, CONTIGUOUS: tl.constexpr, BLOCK_ROWS: tl.constexpr, POSITIONS: tl.constexpr,
                 STEPS: tl.constexpr, WHOLE: tl.constexpr, ALL_ROWS: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr):  # fmt: skip
     """Rows scanned tile by tile; a carry goes from tile to tile.
@@ -690,12 +693,13 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                     else:
                         here = here + (converted(loaded[j * STEPS + k], FLAG[j], COMPUTE),)
                 outside = nearest == -1 if IS_NEAREST else first + k == 0
+                last = first + k == steps - 1
                 valid = insides[k]
                 if VALIDITY == VALID_GIVEN:
                     valid = valid & here[VALID_TAPS[0]]
                 elif VALIDITY != ALL_VALID:
-                    valid = valid & not_a_reset(*taps(here, outside, state, state, VALID_TAPS, VALID_CONSTANTS, COMPUTE))
-                alpha, beta = COEFFICIENTS(*taps(here, outside, state, state, TAPS, CONSTANTS, COMPUTE))
+                    valid = valid & not_a_reset(*taps(here, outside, last, state, state, VALID_TAPS, VALID_CONSTANTS, COMPUTE))
+                alpha, beta = COEFFICIENTS(*taps(here, outside, last, state, state, TAPS, CONSTANTS, COMPUTE))
                 alpha, beta = skip(alpha.to(COMPUTE), beta.to(COMPUTE), valid)
                 maps = maps + (alpha, beta)
                 reads = reads + here
@@ -731,7 +735,7 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                     here = ()
                     for j in tl.static_range(NUM):
                         here = here + (reads[k * NUM + j],)
-                    made = OUTPUTS(*taps(here, outsides[k], now_state, beyond, OUTPUT_TAPS, OUTPUT_CONSTANTS, COMPUTE))
+                    made = OUTPUTS(*taps(here, outsides[k], first + k == steps - 1, now_state, beyond, OUTPUT_TAPS, OUTPUT_CONSTANTS, COMPUTE))
                     if len(outs) == 1:
                         made = (made,)
                     for j in tl.static_range(len(outs)):
@@ -745,7 +749,11 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                     column = ()
                     for k in tl.static_range(STEPS):
                         column = column + (results[k * len(outs) + len(outs) - 1 - n],)
-                    store(outs[len(outs) - 1 - n], out_offset, column, ts, stored, places, scaled, PATTERN, NUM + len(edges) + 1, CONTIGUOUS, BACKWARD)
+                    if LAST_ONLY[len(outs) - 1 - n]:
+                        for k in tl.static_range(STEPS):
+                            tl.store(outs[len(outs) - 1 - n] + row, column[k], mask=insides[k] & (first + k == steps - 1))
+                    else:
+                        store(outs[len(outs) - 1 - n], out_offset, column, ts, stored, places, scaled, PATTERN, NUM + len(edges) + 1, CONTIGUOUS, BACKWARD)
         first += TILE
     # the same from all positions
     if PASS == "totals":

@@ -20,6 +20,10 @@ from rlscan.torch_triton._private import starter
 from rlscan.torch_triton.arrays import DTYPES, Outs, like_of
 
 
+# A training loop has a handful of shapes; whoever has hundreds pays for preparing them again.
+MOST = 64
+
+
 def by_kernels(call: Call, outs: Outs | None = None, keep: Callable[[Prepared], None] = lambda prepared: None) -> Outs:
     """The outputs of a call, by the kernels; what can be made again is given to `keep`."""
     if call.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
@@ -34,6 +38,27 @@ def by_kernels(call: Call, outs: Outs | None = None, keep: Callable[[Prepared], 
     return outs
 
 
+# Calls that were made of others, by all that a preparation depends on.
+_prepared: dict[tuple[Any, ...], Prepared] = {}
+
+
+def by_kernels_again(call: Call) -> Outs:
+    """As `by_kernels`, of calls that nobody but ourselves makes: of arrays that are known to be tensors of one device, and so are looked at less."""
+    arrays, numbers = call.arrays, {name: float(number) for name, number in call.numbers.items()}
+    of_arrays = [(x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.is_neg()) for x in arrays.values()]
+    key = (call.wiring, call.shape, call.frame_ndim, call.time_axis, call.dtype, call.device, call.fades, *arrays, *of_arrays)
+    if key in _prepared:
+        return _prepared[key]({**{name: x.data_ptr() for name, x in arrays.items()}, **numbers})
+
+    def keep(prepared: Prepared) -> None:
+        if not any(x.is_neg() for x in arrays.values()):
+            if len(_prepared) >= MOST:
+                _prepared.clear()
+            _prepared[key] = prepared
+
+    return by_kernels(dataclasses.replace(call, numbers=numbers), keep=keep)
+
+
 class Prepared:
     """A call of these shapes, strides and types, to be made again and again with other tensors and numbers.
 
@@ -46,9 +71,10 @@ class Prepared:
         frame = call.arrays[call.recurrence.frame.name]
         self.like = like_of(call)
         self.empty = frame.numel() == 0
-        self.outputs = len(call.recurrence.output_names)
         self.device = frame.device
-        self.new = functools.partial(torch.empty_strided, tuple(frame.shape), self.like.stride(), dtype=self.like.dtype, device=frame.device)
+        new = functools.partial(torch.empty_strided, tuple(frame.shape), self.like.stride(), dtype=self.like.dtype, device=frame.device)
+        of_rows = functools.partial(torch.empty, call.row_shape, dtype=self.like.dtype, device=frame.device)
+        self.news = [of_rows if last_only else new for last_only in code.last_only]
         self.elsewhere = frame.is_cuda and torch.cuda.device_count() > 1
         self.sources, self.edges = code.sources, code.edges
         self.seed = call.wiring.seed
@@ -78,7 +104,7 @@ class Prepared:
             # whoever saved them for a derivative is to know
             torch.autograd.graph.increment_version([out for out in outs if not out.is_inference()])
         else:
-            outs = tuple([self.new() for _ in range(self.outputs)])
+            outs = tuple([new() for new in self.news])
         if not self.empty:
             if self.elsewhere and torch.cuda.current_device() != self.device.index:
                 with torch.cuda.device(self.device):
@@ -177,6 +203,7 @@ def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[
         "VALIDITY": code.validity,
         "VALID_TAPS": code.valid_taps,
         "VALID_CONSTANTS": code.valid_constants,
+        "LAST_ONLY": code.last_only,
         "IS_NEAREST": code.nearest,
         "BACKWARD": code.backward,
         "SEEDED": call.wiring.seed is not None,

@@ -16,9 +16,7 @@ from rlscan.spec.calls import LARGEST
 from rlscan.spec.recurrences import Recurrence
 from rlscan.torch_triton._private import alike
 from rlscan.torch_triton.arrays import in_forward_mode
-
-# A training loop has a handful of shapes; whoever has hundreds pays the check again.
-MOST = 64
+from rlscan.torch_triton.launch import MOST
 
 _is_nested = operator.attrgetter("is_nested")
 

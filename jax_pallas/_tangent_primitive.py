@@ -1,0 +1,118 @@
+"""A linear function whose transpose is a function of its own, as `jax.custom_derivatives.linear_call` has it, but with a rule for `jax.vmap` and with
+derivatives of both: what kernels need to give gradients where JAX finds by itself whatever else is asked for.
+
+Whatever could be missing in another JAX is in `_register`; where that fails, `AVAILABLE` is False, and JAX transposes what it linearises.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+Arrays = Sequence[jax.Array]
+
+
+class Linear(Protocol):
+    """Hashable, for it is part of a compilation's key."""
+
+    def tangents(self, primals: Arrays, tangents: Arrays) -> Arrays:
+        """Linear in the tangents, of which some primals have one, and differentiable as often as one likes."""
+        ...
+
+    def pulled_back(self, primals: Arrays, gradients: Sequence[jax.Array | None], wanted: Sequence[bool]) -> Arrays:
+        """The transpose: from the gradients of the results, of which some may be missing, to those of the tangents that are wanted. Differentiable too."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Batched:
+    """The same for one more axis.
+
+    Attributes:
+        of: what it is done with.
+        axes: along which axis each primal and each tangent has it; None: it has not.
+    """
+
+    of: Linear
+    primal_axes: tuple[int | None, ...]
+    tangent_axes: tuple[int | None, ...]
+
+    def tangents(self, primals: Arrays, tangents: Arrays) -> Arrays:
+        return jax.vmap(self.of.tangents, in_axes=(list(self.primal_axes), list(self.tangent_axes)))(list(primals), list(tangents))
+
+    def pulled_back(self, primals: Arrays, gradients: Sequence[jax.Array | None], wanted: Sequence[bool]) -> Arrays:
+        each = jax.vmap(functools.partial(self.of.pulled_back, wanted=tuple(wanted)), in_axes=(list(self.primal_axes), 0))
+        made = each(list(primals), list(gradients))
+        axes = [axis for axis, is_wanted in zip(self.tangent_axes, wanted, strict=True) if is_wanted]
+        return [one.sum(0) if axis is None else jnp.moveaxis(one, 0, axis) for one, axis in zip(made, axes, strict=True)]
+
+
+_tangents_p = core.Primitive("rlscan_tangents")
+_tangents_p.multiple_results = True
+
+
+def linear(of: Linear, primals: Arrays, tangents: Arrays) -> Arrays:
+    """`of.tangents(primals, tangents)`, transposed by `of.pulled_back`."""
+    if not AVAILABLE:
+        return of.tangents(primals, tangents)
+    return _tangents_p.bind(*primals, *tangents, of=of, count=len(primals))
+
+
+def _values(*arrays: jax.Array, of: Linear, count: int) -> list[jax.Array]:
+    return list(of.tangents(arrays[:count], arrays[count:]))
+
+
+def _register() -> None:
+    from jax.interpreters import ad, batching, mlir
+
+    def shaped(*avals: Any, of: Linear, count: int) -> list[Any]:
+        return list(jax.make_jaxpr(functools.partial(_values, of=of, count=count))(*avals).out_avals)
+
+    def differentiated(arrays: Any, their_tangents: Any, of: Linear, count: int) -> Any:
+        varied = [i for i, tangent in enumerate(their_tangents) if type(tangent) is not ad.Zero]
+
+        def values(*some: jax.Array) -> list[jax.Array]:
+            every = list(arrays)
+            for i, x in zip(varied, some, strict=True):
+                every[i] = x
+            return _values(*every, of=of, count=count)
+
+        results = _tangents_p.bind(*arrays, of=of, count=count)
+        if all(i >= count for i in varied):
+            # linear in these
+            zeros = [ad.instantiate_zeros(tangent) for tangent in their_tangents[count:]]
+            return results, _tangents_p.bind(*arrays[:count], *zeros, of=of, count=count)
+        return results, jax.jvp(values, [arrays[i] for i in varied], [their_tangents[i] for i in varied])[1]
+
+    def transposed(gradients: Any, *arrays: Any, of: Linear, count: int) -> list[Any]:
+        wanted = [ad.is_undefined_primal(x) for x in arrays[count:]]
+        came_in = [None if type(gradient) is ad.Zero else gradient for gradient in gradients]
+        found = iter(of.pulled_back(arrays[:count], came_in, wanted))
+        return [None] * count + [next(found) if is_wanted else None for is_wanted in wanted]
+
+    def batched(arrays: Any, axes: Any, of: Linear, count: int) -> Any:
+        own = [None if axis is batching.not_mapped else axis for axis in axes]
+        results = _tangents_p.bind(*arrays, of=Batched(of, tuple(own[:count]), tuple(own[count:])), count=count)
+        return results, [0] * len(results)
+
+    _tangents_p.def_impl(lambda *arrays, of, count: jax.jit(functools.partial(_values, of=of, count=count))(*arrays))
+    _tangents_p.def_abstract_eval(shaped)
+    ad.primitive_jvps[_tangents_p] = differentiated
+    ad.primitive_transposes[_tangents_p] = transposed
+    batching.primitive_batchers[_tangents_p] = batched
+    mlir.register_lowering(_tangents_p, mlir.lower_fun(_values, multiple_results=True))
+
+
+AVAILABLE = True
+WHY = ""
+try:
+    _register()
+except Exception as error:  # as in `_scan_primitive`
+    AVAILABLE = False
+    WHY = f"JAX {jax.__version__} does not take a transpose of ours: {type(error).__name__}: {error}"

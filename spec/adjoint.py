@@ -1,0 +1,286 @@
+"""The adjoint of a call, as recurrences that the same kernels run: derived from the declarations, as everything about a recurrence is.
+
+Gradients come in for the results of `y_t = alpha_t + beta_t y_(t+1)`, of which `g_t` reaches `y_t` through the results at t, and `h_t` reaches `y_(t+1)`. Then
+
+    z_t = g_t + h_(t-1) + beta_(t-1) z_(t-1)
+
+is the gradient of `y_t` and of `alpha_t`, and `z_t y_(t+1)` that of `beta_t`: a recurrence the other way. What the coefficient functions at t and t-1 make of
+them is the gradient of what is stored at t. A forward recurrence likewise, with t-1 and t+1 exchanged. What is differentiated is the call that
+`steps.FiniteSteps` says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from rlscan.spec.arguments import Argument
+from rlscan.spec.calls import Call
+from rlscan.spec.geometry import axes_of
+from rlscan.spec.recurrences import Recurrence
+from rlscan.spec.steps import Finite, WholeArrays
+from rlscan.spec.taps import STATE, STATE_BEYOND, Constant, Outside, Read, Source, Wiring, wire
+from rlscan.spec.terms import Term, Terms, function_of, is_zero, pulled_back, symbol, symbols, term, with_symbols
+
+STATES = "states"
+"""The argument of an adjoint that is y at every step."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Adjoint:
+    """What gives the gradients of a call.
+
+    Attributes:
+        recurrence: of z; its results are `steps` and `rows`.
+        states: the recurrence that gives y at every step, if the gradients depend on it; its arguments are those of the call.
+        steps: the arguments whose gradient it gives at every step; of next_q_values and next_policy the gradient of their expectation, by the name of the first.
+        rows: those to which something flows from the scan's last step, one number for each row.
+        nothing: those to which nothing flows.
+    """
+
+    recurrence: Recurrence
+    states: Recurrence | None
+    steps: tuple[str, ...]
+    rows: tuple[str, ...]
+    nothing: tuple[str, ...]
+
+
+def incoming(output: str) -> str:
+    """The argument of an adjoint that is the gradient of an output."""
+    return f"gradient_of_{output}"
+
+
+def of_steps(argument: str) -> str:
+    """The result of an adjoint that is what flows into an argument at each step."""
+    return f"of_{argument}"
+
+
+def of_rows(argument: str) -> str:
+    """The result that is what flows into it from the scan's last step."""
+    return f"of_{argument}_beyond"
+
+
+def adjoint(wiring: Wiring, dtype: str, wanted: frozenset[str], given: frozenset[str]) -> Adjoint | None:
+    """What gives the gradients of a call by the arguments `wanted`, where gradients come in for the outputs `given`; None where kernels can't.
+
+    They can where every step is valid: a step reads then from its neighbours in memory.
+    """
+    return None if wiring.validity != "all" else _adjoint(wiring, dtype, wanted, given)
+
+
+@functools.cache
+def _adjoint(wiring: Wiring, dtype: str, wanted: frozenset[str], given: frozenset[str]) -> Adjoint | None:
+    derived = _Derivation(wiring, dtype, wanted, given)
+    try:
+        return derived.adjoint()
+    except _NotReadError:
+        return None
+
+
+def pulled_back_by(
+    run: Callable[[Call], Sequence[Any]], library: WholeArrays, call: Call, gradients: Mapping[str, Any], wanted: Collection[str]
+) -> dict[str, Any] | None:
+    """The gradients by the arguments `wanted` where these come in for outputs; `run` gives the outputs of a call by kernels. None where those can't."""
+    derived = adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(gradients))
+    if derived is None:
+        return None
+    arrays = {**call.arrays, **{incoming(name): gradient for name, gradient in gradients.items()}}
+    finite = Finite(library.xp, library.array_type, call.dtype)
+    if derived.states is not None:
+        seed = call.wiring.seed
+        of_states = {**call.arrays, **({seed: finite.number(library.number(call.arrays[seed]))} if seed else {})}
+        (arrays[STATES],) = run(_of(call, derived.states, of_states))
+    found: dict[str, Any] = {}
+    if derived.steps or derived.rows:
+        made = dict(zip(derived.recurrence.output_names, run(_of(call, derived.recurrence, arrays)), strict=True))
+        for name in derived.steps:
+            gradient = made[of_steps(name)]
+            weights = next((read.edge for read in call.wiring.reads if read.at == "actions" and read.source == name), None)
+            if weights is None:
+                found[name] = _summed(call, name, gradient)
+            else:
+                both = {one: finite.given(library.number(call.arrays[one]), _argument(call, one)) for one in (name, weights)}
+                found |= {one: gradient[..., None] * both[other] for one, other in ((name, weights), (weights, name)) if one in wanted}
+        for name in derived.rows:
+            found[name] = found[name] + made[of_rows(name)] if name in found else made[of_rows(name)]
+    nothing = library.constant(0.0)
+    return {name: found[name] if name in found else library.xp.broadcast_to(nothing, tuple(call.arrays[name].shape)) for name in wanted}
+
+
+def _argument(call: Call, name: str) -> Argument:
+    return next(argument for argument in call.recurrence.arguments if argument.name == name)
+
+
+def _of(call: Call, recurrence: Recurrence, arrays: Mapping[str, Any]) -> Call:
+    """The call of a recurrence that was made from that of `call`, with what it reads."""
+    wiring = wire(recurrence, frozenset(arrays) | frozenset(call.numbers), frozenset(call.numbers))
+    read = {recurrence.frame.name, wiring.seed, *(name for read in wiring.reads for name in (read.source, read.edge))}
+    return dataclasses.replace(call, wiring=wiring, arrays={name: array for name, array in arrays.items() if name in read})
+
+
+def _summed(call: Call, name: str, gradient: Any) -> Any:
+    """A gradient at every step, over all along which an argument repeats."""
+    shape = tuple(call.arrays[name].shape)
+    own = {axis for axis, size in zip(axes_of(call, name, len(shape)), shape, strict=True) if size == call.shape[axis]}  # type: ignore[index]
+    over = tuple(axis for axis in range(len(call.shape)) if axis not in own)
+    return (gradient.sum(over) if over else gradient).reshape(shape)
+
+
+class _NotReadError(Exception):
+    """An expectation over actions would have to be read at another step."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+    """What a symbol stands for.
+
+    Attributes:
+        source: of a tap of the call, or of y, z and what comes in.
+        before: whether it is that of the step before, in the order of the adjoint's scan.
+    """
+
+    source: Source | str
+    before: bool = False
+
+
+class _Derivation:
+    def __init__(self, wiring: Wiring, dtype: str, wanted: frozenset[str], given: frozenset[str]) -> None:
+        self.wiring, self.recurrence, self.wanted = wiring, wiring.recurrence, wanted
+        self.arguments = {argument.name: argument for argument in self.recurrence.arguments}
+        self.finite = Finite(Terms, Term, dtype)
+        self.backward = self.recurrence.direction == "backward"
+        self.given = [name for name in self.recurrence.output_names if name in given]
+
+    def tap(self, tap: int | Constant | Outside | str) -> Term:
+        if isinstance(tap, Constant):
+            return term(tap.value)
+        return symbol(_Leaf(self.wiring.reads[tap] if isinstance(tap, int) else tap))
+
+    def adjoint(self) -> Adjoint:
+        alpha, beta = map(term, self.finite.bound(self.recurrence.coefficients)(*map(self.tap, self.wiring.coefficients)))
+        outputs: Any = self.tap(STATE)
+        if self.recurrence.outputs is not None:
+            outputs = self.finite.bound(self.recurrence.outputs)(*map(self.tap, self.wiring.outputs))
+        outputs = dict(zip(self.recurrence.output_names, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
+        state, beyond, z = symbol(_Leaf(STATE)), symbol(_Leaf(STATE_BEYOND)), symbol(_Leaf("z"))
+
+        of_outputs = pulled_back([(term(outputs[name]), symbol(_Leaf(incoming(name)))) for name in self.given])
+        of_coefficients = pulled_back([(alpha, z), (beta, z * self.tap(STATE_BEYOND))])
+        nothing = term(0.0)
+        of_state, of_beyond = of_outputs.get(state, nothing), of_outputs.get(beyond, nothing)
+
+        steps: dict[str, Term] = {}
+        rows: dict[str, Term] = {}
+
+        def flows(to: dict[str, Term], name: str, gradient: Term) -> None:
+            if not is_zero(gradient):
+                to[name] = to.get(name, nothing) + gradient
+
+        for read in self.wiring.reads:
+            if self.arguments[read.source].flag or read.at == "number":
+                continue
+            one = symbol(_Leaf(read))
+            gradient = of_outputs.get(one, nothing) + of_coefficients.get(one, nothing)
+            if read.at == "actions":
+                if self.wanted & {read.source, read.edge}:
+                    flows(steps, read.source, gradient)
+                continue
+            if read.source in self.wanted:
+                flows(steps, read.source, self.before(gradient) if read.at in ("following", "preceding") else gradient)
+            if read.edge in self.wanted:
+                flows(rows, read.edge, gradient)
+        if self.wiring.seed in self.wanted:
+            flows(rows, self.wiring.seed, beta * z + of_beyond)
+        return self.declared((of_state + self.before(of_beyond), self.before(beta)), steps, rows, (alpha, beta))
+
+    def before(self, one: Term) -> Term:
+        """The same of the step before, in the order of the adjoint's scan; nothing of it counts where there is none."""
+
+        def leaf(own: Term) -> Term:
+            source = own.of[0].source
+            # the scan's first step lies beyond what is stored, and has no step of the window before it
+            return term(False) if isinstance(source, Outside) else symbol(_Leaf(source, True))
+
+        return with_symbols(one, leaf)
+
+    def declared(self, coefficients: tuple[Term, Term], steps: Mapping[str, Term], rows: Mapping[str, Term], of_states: tuple[Term, Term]) -> Adjoint:
+        name, frame = self.recurrence.name, self.recurrence.frame
+        came_in = [dataclasses.replace(frame, name=incoming(output), default=None, logarithm=False) for output in self.given]
+        places = _Places(self.read)
+        last_only = tuple(map(of_rows, rows))
+        recurrence = dataclasses.replace(
+            self.recurrence,
+            name=f"{name}_adjoint",
+            title=f"The adjoint of {name}.",
+            direction="forward" if self.backward else "backward",
+            coefficients=places.function(f"{name}_adjoint", (coefficients[0], self.finite.number(coefficients[1]))),
+            outputs=places.function(f"{name}_adjoint_outputs", (*steps.values(), *rows.values())),
+            arguments=(*self.recurrence.arguments, *came_in, dataclasses.replace(frame, name=STATES, default=None, logarithm=False)),
+            output_names=(*map(of_steps, steps), *last_only),
+            last_only=last_only,
+            result=None,
+            seed=None,
+            extra_taps=places.taps,
+        )
+        states = None
+        if any(isinstance(source, Read) and source.source == STATES for _, (source,) in places.taps):
+            places = _Places(lambda leaf: (leaf.source, self.value(leaf)))
+            function = places.function(f"{name}_states", [self.finite.number(one) for one in of_states])
+            states = dataclasses.replace(self.recurrence, coefficients=function, outputs=None, output_names=(STATES,), result=None, extra_taps=places.taps)
+        weights = {read.edge for read in self.wiring.reads if read.at == "actions" and read.source in steps}
+        return Adjoint(recurrence, states, tuple(steps), tuple(rows), tuple(self.wanted - {*steps, *rows, *weights}))
+
+    def read(self, leaf: _Leaf) -> tuple[Source | str, Callable[[Term], Term]]:
+        """Where the adjoint reads what a symbol stands for, and what makes it finite."""
+        return self.place(leaf), self.value(leaf)
+
+    def value(self, leaf: _Leaf) -> Callable[[Term], Term]:
+        source = leaf.source
+        if source in (STATE, STATE_BEYOND):
+            return self.finite.number
+        if isinstance(source, Read) and source.at != "number":
+            return lambda x: self.finite.given(x, self.arguments[source.source])
+        return lambda x: x
+
+    def place(self, leaf: _Leaf) -> Source | str:
+        past, future = ("preceding", "following") if self.backward else ("following", "preceding")
+        source = leaf.source
+        if source == "z":
+            return STATE_BEYOND if leaf.before else STATE
+        if source == STATE_BEYOND:
+            return Read(STATES) if leaf.before else Read(STATES, future, edge=self.wiring.seed or 0.0)
+        if isinstance(source, str):
+            source = Read(STATES if source == STATE else source)
+        if isinstance(source, Read) and leaf.before:
+            if source.at == "actions":
+                raise _NotReadError
+            if source.at == future:
+                return Read(source.source)
+            if source.at == "step":
+                return Read(source.source, past, edge=False if source.source in self.arguments and self.arguments[source.source].flag else 0.0)
+        return Read(source.source) if isinstance(source, Read) and source.at == "number" else source
+
+
+class _Places:
+    """The taps of a recurrence that is made, each under one name."""
+
+    def __init__(self, read: Callable[[_Leaf], tuple[Any, Callable[[Term], Term]]]) -> None:
+        self.read = read
+        self.names: dict[Source | str, str] = {}
+
+    def function(self, name: str, results: Sequence[Term]) -> Callable[..., Any]:
+        """A function of taps that gives these."""
+
+        def value(own: Term) -> Term:
+            place, finite = self.read(own.of[0])
+            return finite(symbol(place))
+
+        made = tuple(with_symbols(one, value) for one in results)
+        own = [(self.names.setdefault(one.of[0], one.of[0] if isinstance(one.of[0], str) else f"tap{len(self.names)}"), one) for one in symbols(made)]
+        return function_of(name, tuple(own), made)
+
+    @property
+    def taps(self) -> tuple[tuple[str, tuple[Source]], ...]:
+        return tuple((name, (place,)) for place, name in self.names.items() if not isinstance(place, str))
