@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlscan.crosscheck.draw import Form, Variant, draw
+from rlscan.spec.adjoint import STATES, adjoint, call_of, incoming
 from rlscan.spec.calls import Call, check
 from rlscan.spec.plan import Plan
 from rlscan.spec.program import program
@@ -36,6 +37,7 @@ class Build:
         form: of the parameters, such as gamma and lam.
         capability: of the GPU, 90 for an H200.
         backend: whose kernels.
+        wanted: the arguments by which gradients are taken; none: the kernels are those of the results.
     """
 
     op: str
@@ -47,10 +49,12 @@ class Build:
     form: Form = "number"
     capability: int = 90
     backend: Literal["torch", "jax"] = "torch"
+    wanted: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         parts = [*[self.backend] * (self.backend != "torch"), self.op, *self.given, self.layout, f"{self.shape[0]}x{self.shape[1]}", f"sm_{self.capability}"]
         parts += [self.dtype] * (self.dtype != "float32") + [f"A={self.actions}"] * (self.actions != 3) + [self.form] * (self.form != "number")
+        parts += [f"gradients by {' '.join(self.wanted)}"] * bool(self.wanted)
         return "-".join(parts)
 
 
@@ -74,17 +78,30 @@ def arguments(build: Build, empty: Callable[[tuple[int, ...], str], Any]) -> dic
     }
 
 
+def kernels_call(build: Build, call: Call, empty: Callable[[tuple[int, ...], str], Any]) -> Call:
+    """The call whose kernels are meant: this one, or the one that gives its gradients."""
+    if not build.wanted:
+        return call
+    derived = adjoint(call.wiring, call.dtype, frozenset(build.wanted), frozenset(call.recurrence.output_names))
+    if derived is None:
+        raise ValueError(f"{build}: kernels can't give these gradients")
+    arrays = {name: empty(call.shape, call.dtype) for name in (*map(incoming, call.recurrence.output_names), STATES)}
+    return call_of(call, derived.recurrence, {**call.arrays, **arrays})
+
+
 def prepared(build: Build) -> tuple[Call, Any, dict[str, Any]]:
     """The checked call of a build, its `rlscan.torch_triton.launch.Prepared`, and tensors to launch it with, which take no memory."""
     import torch
 
-    from rlscan.torch_triton.arrays import DTYPES, Tensors
+    from rlscan.torch_triton.arrays import Tensors
     from rlscan.torch_triton.launch import Prepared
 
-    recurrence = RECURRENCES[build.op]
-    call = check(recurrence, arguments(build, lambda shape, dtype: torch.empty(shape, dtype=getattr(torch, dtype), device="meta")), Tensors())
-    outs = tuple(torch.empty_like(call.arrays[recurrence.frame.name], dtype=DTYPES[call.dtype]) for _ in recurrence.output_names)
+    def empty(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+        return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+
+    call = kernels_call(build, check(RECURRENCES[build.op], arguments(build, empty), Tensors()), empty)
     ready = Prepared(call)
+    outs = tuple([new() for new in ready.news])
     return call, ready, ready.passed({**call.arrays, **call.numbers}, outs)
 
 
@@ -103,6 +120,7 @@ def compile_pallas(build: Build) -> tuple[Call, Plan, list[tuple[str, Any, tuple
     Pallas hands XLA a module of Triton's intermediate code, and XLA compiles it with a Triton of its own, not quite the one that is installed.
     """
     import jax
+    import jax.numpy as jnp
     import triton
     from jax._src.interpreters.mlir import make_ir_context
     from jax._src.lib.mlir import ir
@@ -112,24 +130,24 @@ def compile_pallas(build: Build) -> tuple[Call, Plan, list[tuple[str, Any, tuple
     from rlscan.jax_pallas import launch
     from rlscan.jax_pallas.arrays import Arrays
 
-    recurrence = RECURRENCES[build.op]
     given = arguments(build, lambda shape, dtype: jax.ShapeDtypeStruct(shape, dtype))
     arrays = {name: x for name, x in given.items() if isinstance(x, jax.ShapeDtypeStruct)}
     calls = []
 
     def traced(arrays: dict[str, Any]) -> Any:
-        calls.append(check(recurrence, {**given, **arrays}, Arrays()))
+        calls.append(kernels_call(build, check(RECURRENCES[build.op], {**given, **arrays}, Arrays()), jnp.empty))
         return launch.by_kernels(calls[-1], interpret=False)
 
     module: Any = lower_for_cuda(jax.jit(traced), arrays).compiler_ir()
     (call, *_) = calls
+    recurrence = call.recurrence
     code = program(call.wiring)
     # a dictionary's items come to a kernel in the order of their names
     inputs = sorted({*code.sources, *code.edges, *([call.wiring.seed] if call.wiring.seed else ())})
     kernels = []
     for op in _custom_calls(module.operation):
         config = op.attributes["mhlo.backend_config"]
-        name = config["name"].value.removeprefix(f"rlscan_{build.op}_")
+        name = config["name"].value.removeprefix(f"rlscan_{recurrence.name}_")
         between = len(op.operands) - len(inputs)
         results = list(recurrence.output_names) if name == "results" else ["handed_on"] * len(op.results)
         with make_ir_context() as context, tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:

@@ -39,6 +39,13 @@ COMMON = {
     "episodic_prefix_sum": ("terminated",),
     "affine_scan": (),
 }
+# By what the results are linear in.
+LINEAR = {
+    "gae": ("rewards", "values", "bootstrap_value"),
+    "vtrace": ("rewards", "values", "bootstrap_value"),
+    "lambda_returns": ("rewards", "values", "bootstrap_value"),
+    "eligibility_traces": ("inputs",),
+}
 # Of columns so many that they are not split.
 WHOLE_BLOCKS: tuple[tuple[Layout, tuple[int, int]], ...] = (("rows", (16384, 512)), ("columns", (65536, 512)))
 OTHER_BLOCKS: tuple[tuple[Layout, tuple[int, int]], ...] = (("rows", (16384, 65)), ("columns", (65536, 65)))
@@ -64,6 +71,11 @@ BUILDS = (
     Build("retrace", ("next_q_values", "next_policy"), "rows", (16384, 512), actions=4),
     Build("retrace", ("next_q_values", "next_policy"), "columns", (65536, 512), actions=4),
     Build("gae", ("bootstrap_value",), "rows", (16384, 512), dtype="bfloat16"),
+    # gradients
+    *(Build(op, COMMON[op], layout, shape, wanted=wanted) for op, wanted in LINEAR.items() for layout, shape in WHOLE_BLOCKS),
+    Build("vtrace", COMMON["vtrace"], "rows", (16384, 512), wanted=("log_rhos", *LINEAR["vtrace"])),
+    Build("gae", COMMON["gae"], "rows", (64, 32768), wanted=LINEAR["gae"]),
+    Build("gae", COMMON["gae"], "rows", (16384, 512), wanted=LINEAR["gae"], backend="jax"),
     # the same plans and arithmetic as above, so fewer
     *(Build(op, COMMON[op], layout, shape, backend="jax") for op in ("gae", "vtrace", "retrace", "episodic_prefix_sum") for layout, shape in WHOLE_BLOCKS),
     Build("gae", ("bootstrap_value",), "rows", (16384, 65), backend="jax"),
@@ -143,7 +155,7 @@ def _measure(build: Build) -> Measured:
     call, kernels = (_torch if build.backend == "torch" else _jax)(build)
     frame, recurrence = call.arrays[call.recurrence.frame.name], call.recurrence
     sizes = {name: array.dtype.itemsize for name, array in call.arrays.items() if array.shape == frame.shape}
-    sizes |= dict.fromkeys(recurrence.output_names, np.dtype(call.dtype).itemsize)
+    sizes |= dict.fromkeys((name for name in recurrence.output_names if name not in recurrence.last_only), np.dtype(call.dtype).itemsize)
     return Measured(kernels, sizes, broken_rules(build, kernels, sizes))
 
 

@@ -95,7 +95,7 @@ class Differentiated(Extent):
     """Little of everything: JAX compiles for seconds what it differentiates, anew for every variant and shape.
 
     Attributes:
-        most: how many variants, unless all are wanted.
+        most: how many variants of each kind, unless all are wanted.
     """
 
     most: int | None = 1
@@ -103,7 +103,11 @@ class Differentiated(Extent):
     def variants(self, recurrence: Recurrence, *forms: Any) -> tuple[Variant, ...]:
         """The parameters are arrays, for numbers have no gradient."""
         every = variants(recurrence, ("per step",))
-        return covering(every) if self.full else _with_every_choice(every)[: self.most]
+        if self.full:
+            return covering(every)
+        # and some in which kernels give the gradients
+        of_kernels = [variant for variant in every if "valid" not in variant.given and ("autoreset", "next_step") not in variant.options]
+        return tuple(dict.fromkeys((*_with_every_choice(every)[: self.most], *_with_every_choice(of_kernels)[: self.most])))
 
 
 def _with_every_choice(every: Sequence[Variant]) -> tuple[Variant, ...]:

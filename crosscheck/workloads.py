@@ -290,7 +290,7 @@ def samples(workload: Workload) -> tuple[Sample, ...]:
     """What the oracle computes: evenly spaced whole rows, or of long rows evenly spaced stretches, and those at the window's end."""
     if workload.steps <= LONG:
         # a derivative takes the oracle longer
-        rows = _spread(workload.rows, SAMPLED // (16 if workload.wanted else 1) // workload.steps)
+        rows = _spread(workload.rows, SAMPLED // (64 if workload.wanted else 1) // workload.steps)
         return (Sample(rows, np.zeros_like(rows), workload.steps),)
     whole, rest = divmod(workload.steps, PIECE)
     pieces = _spread(workload.rows * whole, SAMPLED // PIECE)

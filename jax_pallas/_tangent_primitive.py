@@ -97,7 +97,7 @@ def _register() -> None:
         return [None] * count + [next(found) if is_wanted else None for is_wanted in wanted]
 
     def batched(arrays: Any, axes: Any, of: Linear, count: int) -> Any:
-        own = [None if axis is batching.not_mapped else axis for axis in axes]
+        own = [axis if isinstance(axis, int) else None for axis in axes]
         results = _tangents_p.bind(*arrays, of=Batched(of, tuple(own[:count]), tuple(own[count:])), count=count)
         return results, [0] * len(results)
 

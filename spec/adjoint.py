@@ -91,10 +91,10 @@ def pulled_back_by(
     if derived.states is not None:
         seed = call.wiring.seed
         of_states = {**call.arrays, **({seed: finite.number(library.number(call.arrays[seed]))} if seed else {})}
-        (arrays[STATES],) = run(_of(call, derived.states, of_states))
+        (arrays[STATES],) = run(call_of(call, derived.states, of_states))
     found: dict[str, Any] = {}
     if derived.steps or derived.rows:
-        made = dict(zip(derived.recurrence.output_names, run(_of(call, derived.recurrence, arrays)), strict=True))
+        made = dict(zip(derived.recurrence.output_names, run(call_of(call, derived.recurrence, arrays)), strict=True))
         for name in derived.steps:
             gradient = made[of_steps(name)]
             weights = next((read.edge for read in call.wiring.reads if read.at == "actions" and read.source == name), None)
@@ -113,7 +113,7 @@ def _argument(call: Call, name: str) -> Argument:
     return next(argument for argument in call.recurrence.arguments if argument.name == name)
 
 
-def _of(call: Call, recurrence: Recurrence, arrays: Mapping[str, Any]) -> Call:
+def call_of(call: Call, recurrence: Recurrence, arrays: Mapping[str, Any]) -> Call:
     """The call of a recurrence that was made from that of `call`, with what it reads."""
     wiring = wire(recurrence, frozenset(arrays) | frozenset(call.numbers), frozenset(call.numbers))
     read = {recurrence.frame.name, wiring.seed, *(name for read in wiring.reads for name in (read.source, read.edge))}
@@ -164,12 +164,13 @@ class _Derivation:
         if self.recurrence.outputs is not None:
             outputs = self.finite.bound(self.recurrence.outputs)(*map(self.tap, self.wiring.outputs))
         outputs = dict(zip(self.recurrence.output_names, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
-        state, beyond, z = symbol(_Leaf(STATE)), symbol(_Leaf(STATE_BEYOND)), symbol(_Leaf("z"))
+        state, beyond = symbol(_Leaf(STATE)), symbol(_Leaf(STATE_BEYOND))
 
         of_outputs = pulled_back([(term(outputs[name]), symbol(_Leaf(incoming(name)))) for name in self.given])
-        of_coefficients = pulled_back([(alpha, z), (beta, z * self.tap(STATE_BEYOND))])
         nothing = term(0.0)
         of_state, of_beyond = of_outputs.get(state, nothing), of_outputs.get(beyond, nothing)
+        z = symbol(_Leaf("z")) if not is_zero(of_state) or not is_zero(of_beyond) else nothing
+        of_coefficients = pulled_back([(alpha, z), (beta, z * self.tap(STATE_BEYOND))])
 
         steps: dict[str, Term] = {}
         rows: dict[str, Term] = {}
@@ -226,7 +227,7 @@ class _Derivation:
         )
         states = None
         if any(isinstance(source, Read) and source.source == STATES for _, (source,) in places.taps):
-            places = _Places(lambda leaf: (leaf.source, self.value(leaf)))
+            places = _Places(lambda leaf: (self.given_as_before(leaf.source), self.value(leaf)))
             function = places.function(f"{name}_states", [self.finite.number(one) for one in of_states])
             states = dataclasses.replace(self.recurrence, coefficients=function, outputs=None, output_names=(STATES,), result=None, extra_taps=places.taps)
         weights = {read.edge for read in self.wiring.reads if read.at == "actions" and read.source in steps}
@@ -260,6 +261,10 @@ class _Derivation:
                 return Read(source.source)
             if source.at == "step":
                 return Read(source.source, past, edge=False if source.source in self.arguments and self.arguments[source.source].flag else 0.0)
+        return self.given_as_before(source)
+
+    def given_as_before(self, source: Source | str) -> Source | str:
+        """Whether a number is read as one is for `wire` to say, by what is given then."""
         return Read(source.source) if isinstance(source, Read) and source.at == "number" else source
 
 

@@ -67,6 +67,48 @@ def test_the_operator_keeps_pytorch_s_rules(recurrence, device):
     torch.library.opcheck(operator, tuple(given_to(recurrence, complete(recurrence, wanting(given)))))
 
 
+@each_recurrence
+def test_the_operator_of_gradients_keeps_pytorch_s_rules(recurrence, device):
+    given = arguments(recurrence, variants(recurrence, ("per step",))[0], device)
+    operator = getattr(torch.ops.rlscan, f"{recurrence.name}_backward").default
+    wanted = [name for name, x in given.items() if isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim == 2]
+    came_in = [torch.randn(3, 7, device=device) for _ in recurrence.output_names]
+    torch.library.opcheck(
+        operator,
+        (*came_in, wanted, *given_to(recurrence, complete(recurrence, given))),
+        test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic"),
+    )
+
+
+def test_gradients_of_a_compiled_function_are_one_operator_for_all_sizes(device):
+    programs = []
+
+    def backend(program, _):
+        programs.append(str(program.graph))
+        return program
+
+    def loss(r, d, v):
+        return (torch_triton.gae(r, r, terminated=d, next_values=v).advantages * 2).sum()
+
+    from torch._dynamo.backends.common import aot_autograd
+
+    compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend=aot_autograd(fw_compiler=backend, bw_compiler=backend))
+    for shape in ((3, 7), (5, 11), (8, 2)):
+        r, v, d = torch.randn(shape, device=device, requires_grad=True), torch.randn(shape, device=device), torch.rand(shape, device=device) < 0.3
+        (found,), (right,) = torch.autograd.grad(compiled(r, d, v), [r]), torch.autograd.grad(loss(r, d, v), [r])
+        torch.testing.assert_close(found, right)
+    forward, backward = programs
+    assert "rlscan.gae" in forward
+    assert "rlscan.gae_backward" in backward
+
+
+def test_the_operator_of_gradients_says_where_it_has_none(device):
+    given = {"inputs": torch.ones(2, 3, device=device), "terminated": torch.zeros(2, 3, device=device), "valid": torch.ones(2, 3, device=device)}
+    recurrence = RECURRENCES["eligibility_traces"]
+    with pytest.raises(NotImplementedError, match="eligibility_traces_backward: there are kernels for gradients where every step is valid"):
+        torch.ops.rlscan.eligibility_traces_backward(given["inputs"], ["inputs"], *given_to(recurrence, complete(recurrence, given)))
+
+
 def test_other_sizes_are_one_program(device):
     compiled = torch.compile(lambda r, d, v: torch_triton.gae(r, r, terminated=d, next_values=v).advantages * 2, fullgraph=True, dynamic=True, backend="eager")
     for shape in ((3, 7), (5, 11), (8, 2)):

@@ -75,14 +75,14 @@ def _computed(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = N
             return _on_each_device(call, arguments, out, method)
         method = "vectorised"
     elif method is None:
-        method = "kernels" if call.device.type == "cuda" and _kernels_can_run() else "vectorised"
+        method = _method(call)
     outs = None
     if out is not None:
         like = like_of(call) if method == "kernels" else torch.empty(call.shape, dtype=DTYPES[call.dtype], device="meta")
         outs = check_out(recurrence, out, like, call.device, call.arrays.values())
     if any(map(is_differentiated, call.arrays.values())):
-        values, again = (by_kernels, by_kernels_again) if method == "kernels" else (by_whole_arrays, None)
-        return recurrence.pack(differentiable(call, values, functools.partial(_scan, method), again))
+        values = by_kernels if method == "kernels" else by_whole_arrays
+        return recurrence.pack(differentiable(call, values, functools.partial(_scan, method), _AGAIN[method]))
     if method == "kernels":
         return recurrence.pack(by_kernels(call, outs, functools.partial(keep, recurrence, arguments)))
     results = by_whole_arrays(call)
@@ -97,6 +97,14 @@ def _on_each_device(call: Call, arguments: Mapping[str, Any], out: Any, method: 
     layout, arrays = local(call)
     results = _run(call.recurrence, {**arguments, **arrays}, None, method)
     return call.recurrence.pack(gathered(call, layout, results if isinstance(results, tuple) else (results,)))
+
+
+# By these gradients are computed, from calls that are made of others.
+_AGAIN = {"kernels": by_kernels_again, "vectorised": by_whole_arrays}
+
+
+def _method(call: Call) -> Literal["kernels", "vectorised"]:
+    return "kernels" if call.device.type == "cuda" and _kernels_can_run() else "vectorised"
 
 
 def _scan(method: Literal["kernels", "vectorised"], alpha: torch.Tensor, beta: torch.Tensor, seed: torch.Tensor, backward: bool) -> torch.Tensor:
@@ -118,7 +126,7 @@ def _kernels_can_run() -> bool:
     return False
 
 
-_OPERATORS = {name: define(recurrence, _computed, functools.partial(_scan, "vectorised")) for name, recurrence in RECURRENCES.items()}
+_OPERATORS = {name: define(recurrence, _computed, lambda call: _AGAIN[_method(call)], functools.partial(_scan, "vectorised")) for name, recurrence in RECURRENCES.items()}
 # made beforehand, for compilers can't look into the lock of a cached property
 _RESULTS: dict[str, Any] = {name: recurrence.result_type for name, recurrence in RECURRENCES.items()}
 

@@ -219,6 +219,9 @@ class _Numbers:
     def exp(self, x: Any) -> Any:
         return np.exp(spread(x))
 
+    def abs(self, x: Any) -> Any:
+        return np.abs(spread(x))
+
     def moveaxis(self, x: Any, source: int, destination: int) -> Any:
         return x if source == destination else np.moveaxis(x, source, destination)
 

@@ -6,15 +6,17 @@ it is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from rlscan.spec.adjoint import adjoint, incoming, pulled_back_by
 from rlscan.spec.arguments import Argument
-from rlscan.spec.calls import check
+from rlscan.spec.calls import Call, check
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
-from rlscan.torch_triton.arrays import Outs, Tensors, like_of
+from rlscan.torch_triton._private import are_single
+from rlscan.torch_triton.arrays import Outs, Tensors, WholeTensors, like_of
 from rlscan.torch_triton.gradients import Scan, finite
 
 NAMESPACE = "rlscan"
@@ -45,6 +47,10 @@ def _declared(argument: Argument) -> list[str]:
     return [f"Tensor? {name}"]
 
 
+def _may_be_floating(argument: Argument) -> bool:
+    return not argument.flag and argument.shape not in ("option", "number")
+
+
 def arguments_of(recurrence: Recurrence, given: tuple[Any, ...]) -> dict[str, Any]:
     """The arguments of the function from those of its operator."""
     arguments, rest = {}, iter(given)
@@ -73,11 +79,22 @@ def given_to(recurrence: Recurrence, arguments: Mapping[str, Any]) -> list[Any]:
     return given
 
 
+_NAMES = {
+    name: [argument.name for argument in recurrence.arguments for _ in range(1 + (argument.shape == "parameter"))] for name, recurrence in RECURRENCES.items()
+}
+"""The argument of the function for each of its operator."""
+
+_FLOATING = {name: [argument.name for argument in recurrence.arguments if _may_be_floating(argument)] for name, recurrence in RECURRENCES.items()}
+"""The arguments by which there may be a gradient."""
+
 _PARAMETERS = {name: tuple((argument.name, argument.shape == "parameter") for argument in recurrence.arguments) for name, recurrence in RECURRENCES.items()}
 
 
-def define(recurrence: Recurrence, run: Run, scan: Scan) -> Any:
-    """The operator of a recurrence, whose results `run` computes, and `scan` that of its derivative."""
+def define(recurrence: Recurrence, run: Run, again: Callable[[Call], Callable[[Call], Outs]], scan: Scan) -> Any:
+    """The operator of a recurrence, whose results `run` computes; and another for its gradients, by the adjoint.
+
+    What computes calls that are made of one is `again` of it; `scan` computes states where there is no adjoint.
+    """
 
     def values(*given: Any) -> Any:
         with torch.no_grad():
@@ -90,31 +107,85 @@ def define(recurrence: Recurrence, run: Run, scan: Scan) -> Any:
         made: Any = tuple(torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=call.device) for _ in recurrence.output_names)
         return made if len(made) > 1 else made[0]
 
+    def split(given: tuple[Any, ...]) -> tuple[Call, dict[str, torch.Tensor], list[str]]:
+        """A call, the gradients that came in for its outputs, and the arguments by which gradients are wanted."""
+        outputs = recurrence.output_names
+        call = check(recurrence, arguments_of(recurrence, given[len(outputs) + 1 :]), _TENSORS)
+        return call, {name: x for name, x in zip(outputs, given, strict=False) if x is not None}, given[len(outputs)]
+
+    def gradients(*given: Any) -> tuple[torch.Tensor, ...]:
+        call, came_in, wanted = split(given)
+        with torch.no_grad():
+            found = pulled_back_by(again(call), WholeTensors(call.dtype, call.device), call, came_in, wanted)
+        if found is None:
+            raise NotImplementedError(f"{recurrence.name}_backward: there are kernels for gradients where every step is valid; differentiate {recurrence.name}")
+        # in new memory, and laid out as was promised
+        return tuple(_new(call, name, wanted).copy_(found[name]) if name in wanted else _new(call, name, wanted) for name in _FLOATING[recurrence.name])
+
+    def gradients_shaped(*given: Any) -> tuple[torch.Tensor, ...]:
+        call, _, wanted = split(given)
+        return tuple(_new(call, name, wanted) for name in _FLOATING[recurrence.name])
+
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.set_materialize_grads(False)
         ctx.others = [None if isinstance(x, torch.Tensor) else x for x in inputs]
         ctx.places = [place for place, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
         ctx.save_for_backward(*[inputs[place] for place in ctx.places])
 
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
         wanted = [number for number, place in enumerate(ctx.places) if ctx.needs_input_grad[place]]
         saved = list(ctx.saved_tensors)
+        found: list[Any] = [None] * len(ctx.others)
+
+        def with_arrays(arrays: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+            given = list(ctx.others)
+            for place, x in zip(ctx.places, arrays, strict=True):
+                given[place] = x
+            return tuple(given)
 
         def outputs(*differentiated: torch.Tensor) -> Outs:
             arrays = list(saved)
             for number, x in zip(wanted, differentiated, strict=True):
                 arrays[number] = x
-            given = list(ctx.others)
-            for place, x in zip(ctx.places, arrays, strict=True):
-                given[place] = x
-            return finite(check(recurrence, arguments_of(recurrence, tuple(given)), _TENSORS), scan)
+            return finite(check(recurrence, arguments_of(recurrence, with_arrays(arrays)), _TENSORS), scan)
 
-        pull_back: Any = torch.func.vjp(outputs, *[saved[number] for number in wanted])[1]
-        found: list[Any] = [None] * len(ctx.others)
-        for number, gradient in zip(wanted, pull_back(tuple(gradients)), strict=True):
+        if all(gradient is None for gradient in gradients):
+            return tuple(found)
+        names = [_NAMES[recurrence.name][ctx.places[number]] for number in wanted]
+        if _has_adjoint(check(recurrence, arguments_of(recurrence, with_arrays(saved)), _TENSORS), gradients, names):
+            by_name = dict(zip(_FLOATING[recurrence.name], backward_operator(*gradients, names, *with_arrays(saved)), strict=True))
+            made = [by_name[name] for name in names]
+        else:
+            results, pull = torch.func.vjp(outputs, *[saved[number] for number in wanted])
+            made = pull(tuple(torch.zeros_like(one) if gradient is None else gradient for gradient, one in zip(gradients, results, strict=True)))
+        for number, gradient in zip(wanted, made, strict=True):
             found[ctx.places[number]] = gradient
         return tuple(found)
 
-    operator = torch.library.custom_op(f"{NAMESPACE}::{recurrence.name}", values, mutates_args=(), schema=_schema(recurrence))
+    schema = _schema(recurrence)
+    operator = torch.library.custom_op(f"{NAMESPACE}::{recurrence.name}", values, mutates_args=(), schema=schema)
     operator.register_fake(shaped)
     operator.register_autograd(backward, setup_context=setup_context)
+    came_in = ", ".join(f"Tensor? {incoming(name)}" for name in recurrence.output_names)
+    results = ", ".join(["Tensor"] * len(_FLOATING[recurrence.name]))
+    of_gradients = f"({came_in}, str[] wanted, {schema.partition('->')[0].strip()[1:-1]}) -> ({results})"
+    backward_operator = torch.library.custom_op(f"{NAMESPACE}::{recurrence.name}_backward", gradients, mutates_args=(), schema=of_gradients)
+    backward_operator.register_fake(gradients_shaped)
     return getattr(getattr(torch.ops, NAMESPACE), recurrence.name).default
+
+
+def _has_adjoint(call: Call, gradients: Sequence[torch.Tensor | None], wanted: Sequence[str]) -> bool:
+    """Whether there is one, and nothing but its values is asked for."""
+    came_in = {name: gradient for name, gradient in zip(call.recurrence.output_names, gradients, strict=True) if gradient is not None}
+    if torch.is_grad_enabled() or 0 in call.shape or not are_single(came_in.values()):
+        return False
+    return adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(came_in)) is not None
+
+
+def _new(call: Call, name: str, wanted: Sequence[str]) -> torch.Tensor:
+    """For the gradient by an argument, where it is wanted: laid out like the frame, where it is of its shape, for so kernels make it."""
+    if name not in wanted:
+        return torch.empty(0, device=call.device)
+    like, array = like_of(call), call.arrays[name]
+    strides = like.stride() if array.shape == like.shape else torch.empty(array.shape, device="meta").stride()
+    return torch.empty_strided(array.shape, strides, dtype=array.dtype, device=call.device)

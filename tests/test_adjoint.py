@@ -1,0 +1,254 @@
+"""Gradients by the adjoint: it is right, it reads no more than it must, and it keeps out of the way where other derivatives are asked for."""
+
+import itertools
+import linecache
+
+import numpy as np
+import pytest
+
+from rlscan.crosscheck.backends import BACKENDS
+from rlscan.crosscheck.draw import draw, variants
+from rlscan.crosscheck.gradients import Differentiated, GradientProblem, gradient_problems
+from rlscan.crosscheck.scenarios import Problem
+from rlscan.spec.adjoint import adjoint, incoming, pulled_back_by
+from rlscan.spec.calls import check
+from rlscan.spec.derivative import differentiated, gradients
+from rlscan.spec.recurrences import RECURRENCES
+from rlscan.spec.reference import NumPyArrays, WholeNumPyArrays, loop
+from rlscan.spec.terms import Term, Terms, function_of, pulled_back, symbol, symbols, with_symbols
+
+each_recurrence = pytest.mark.parametrize("recurrence", RECURRENCES.values(), ids=RECURRENCES)
+
+# --- terms ---
+
+X, Y = symbol("x"), symbol("y")
+
+FUNCTIONS = {
+    "sum": lambda xp, x, y: x + y - 3.0,
+    "product": lambda xp, x, y: 2.0 * x * y,
+    "quotient": lambda xp, x, y: 1.0 / x - y / x,
+    "negative": lambda xp, x, y: -(x - y),
+    "selection": lambda xp, x, y: xp.where((x < y) | (x != x), x * y, y / 3.0) + xp.where((x >= y) & (y == y), 0.0, x),
+    "functions": lambda xp, x, y: xp.exp(x) * xp.log(y) + xp.sqrt(y) * xp.abs(x - 2.0),
+    "twice": lambda xp, x, y: (x * y) * (x * y) + x * y,
+    "constant": lambda xp, x, y: xp.where(False, x, 2.0) + 0.0 * y,
+}
+
+
+def made(*results: Term):
+    return function_of("made", (("x", X), ("y", Y)), results)
+
+
+def in_numpy(function):
+    function.__globals__["xp"] = np
+    return function
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_of_terms_is_the_function(name):
+    x, y = np.array([0.5, 1.5, 3.0]), np.array([0.75, 1.25, 2.0])
+    function = FUNCTIONS[name]
+    np.testing.assert_array_equal(in_numpy(made(Terms.abs(function(Terms, X, Y))))(x, y), np.abs(function(np, x, y)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_derivative_of_terms_is_the_limit_of_differences(name):
+    x, y, step = np.array([0.5, 1.5, 3.0]), np.array([0.75, 1.25, 2.0]), 1e-6
+    function = FUNCTIONS[name]
+    found = pulled_back([(function(Terms, X, Y) + 0.0 * X, symbol("g"))])
+    for one, there, back in ((X, (x + step, y), (x - step, y)), (Y, (x, y + step), (x, y - step))):
+        gradient = with_symbols(found.get(one, X * 0.0), lambda own: Terms.where(True, 1.0, own) if own is symbol("g") else own)
+        # differences of second order are off by step^2, and by rounding over the step
+        np.testing.assert_allclose(in_numpy(made(gradient))(x, y) + 0 * x, (function(np, *there) - function(np, *back)) / (2 * step), atol=1e-8)
+
+
+def test_equal_terms_are_one_and_are_computed_once():
+    assert (X + Y) * 2.0 is (X + Y) * 2.0
+    assert symbol(1) is not symbol(1.0)
+    function = made((X + Y) * (X + Y), X + Y)
+    source = "".join(linecache.getlines(function.__code__.co_filename))
+    assert source.count("+") == 1
+
+
+def test_nothing_is_computed_with_0_or_a_flag_that_is_known():
+    assert symbols([0.0 * X + Y * 1.0 - 0.0, Terms.where(X == X, Y, Y), Terms.where((X > 0.0) & False, X, Y)]) == [Y]
+    assert (X > 0.0) | False is (X > 0.0)
+    assert -(-X) is X
+
+
+# --- the adjoint of a call ---
+
+
+def by_the_loop(call, came_in, wanted):
+    with np.errstate(all="ignore"):
+        return pulled_back_by(loop, WholeNumPyArrays(np.float64, call.dtype), call, came_in, wanted)
+
+
+def valid_everywhere(recurrence, forms=("per step",)):
+    return [one for one in variants(recurrence, forms) if "valid" not in one.given and ("autoreset", "next_step") not in one.options]
+
+
+def drawn_call(recurrence, variant, seed=0):
+    numbers = draw(recurrence, variant, (3, 9), seed=seed)
+    return check(recurrence, {**recurrence.defaults, **numbers}, NumPyArrays())
+
+
+def cotangents(call, seed=1):
+    return [np.random.default_rng(seed + i).normal(size=call.shape) for i, _ in enumerate(call.recurrence.output_names)]
+
+
+@each_recurrence
+def test_gradients_by_some_arguments_through_some_outputs_are_the_oracle_s(recurrence):
+    """Whatever is asked for, and nothing else comes of it."""
+    for variant in valid_everywhere(recurrence):
+        call = drawn_call(recurrence, variant)
+        names = recurrence.output_names
+        for some in itertools.chain.from_iterable(itertools.combinations(range(len(names)), size) for size in range(1, len(names) + 1)):
+            arriving = [one if i in some else np.zeros_like(one) for i, one in enumerate(cotangents(call))]
+            right = gradients(call, arriving)
+            for wanted in ([*right], *([name] for name in right)):
+                found = by_the_loop(call, {names[i]: arriving[i] for i in some}, wanted)
+                assert found is not None and list(found) == wanted
+                for name in wanted:
+                    np.testing.assert_allclose(found[name], right[name], rtol=1e-10, atol=1e-10, err_msg=f"{variant}, {name} through {some}")
+
+
+@each_recurrence
+def test_where_a_step_may_be_none_there_is_no_adjoint(recurrence):
+    for variant in variants(recurrence, ("per step",)):
+        call = drawn_call(recurrence, variant)
+        derived = adjoint(call.wiring, call.dtype, frozenset(differentiated(call)), frozenset(recurrence.output_names))
+        assert (derived is not None) == (variant in valid_everywhere(recurrence)), variant
+
+
+def reads(op, wanted, given, numbers=("gamma", "lam", "rho_bar", "c_bar", "pg_rho_bar"), outputs=None):
+    from rlscan.spec.taps import wire
+
+    recurrence = RECURRENCES[op]
+    known = frozenset(numbers) & frozenset(recurrence.argument_names)
+    derived = adjoint(wire(recurrence, frozenset(given) | known, known), "float32", frozenset(wanted), frozenset(outputs or recurrence.output_names))
+    assert derived is not None
+    sources = {source.source for _, (source,) in derived.recurrence.extra_taps if hasattr(source, "source")} - known
+    return sources, derived.states is not None
+
+
+def test_the_adjoint_reads_what_gradients_depend_on():
+    window = ("rewards", "values", "terminated", "bootstrap_value")
+    came_in = {incoming("advantages"), incoming("returns")}
+    assert reads("gae", ("rewards", "values", "bootstrap_value"), window) == ({"terminated", *came_in}, False)
+    # what no gradient arrives through is not read either
+    assert reads("gae", ("rewards",), window, outputs=("returns",)) == ({"terminated", incoming("returns")}, False)
+    # a product needs the other factor
+    assert reads("gae", ("gamma",), (*window, "gamma"), numbers=("lam",)) == ({"terminated", "values", "gamma", "states", *came_in}, True)
+    of_vtrace = {incoming("vs"), incoming("pg_advantages")}
+    assert reads("vtrace", ("values",), ("log_rhos", *window)) == ({"log_rhos", "terminated", *of_vtrace}, False)
+
+
+def test_a_gradient_that_nothing_flows_to_is_0_and_starts_no_kernel():
+    call = drawn_call(RECURRENCES["discounted_returns"], valid_everywhere(RECURRENCES["discounted_returns"])[0])
+    runs = []
+    rewards = call.arrays["rewards"]
+    found = pulled_back_by(lambda one: runs.append(one), WholeNumPyArrays(np.float64, "float32"), call, {}, ["rewards"])  # type: ignore[arg-type]
+    assert found is not None and not runs
+    np.testing.assert_array_equal(found["rewards"], np.zeros_like(rewards))
+
+
+# --- on the backends ---
+
+
+def kernels_problems(recurrence):
+    """A few of the crosscheck's problems in which kernels give the gradients, with rows and columns."""
+    every = [problem for problem in gradient_problems(recurrence, Differentiated(), "random") if problem.problem.call.wiring.validity == "all"]
+    return every[:1]
+
+
+@each_recurrence
+@pytest.mark.parametrize("backend", ["torch", "triton", "pallas"])
+def test_kernels_give_the_oracle_s_gradients(recurrence, backend, monkeypatch):
+    reason = BACKENDS[backend].missing("cpu")
+    if reason:
+        pytest.skip(reason)
+    asked = []
+    module = pytest.importorskip("rlscan.jax_pallas.vectorised" if backend == "pallas" else "rlscan.torch_triton.gradients")
+    original = module.pulled_back_by
+    monkeypatch.setattr(module, "pulled_back_by", lambda *given: asked.append(original(*given)) or asked[-1])
+    for problem in kernels_problems(recurrence):
+        assert problem.wrong(BACKENDS[backend].gradients(problem.problem, problem.cotangents, "cpu")) is None
+    # a program that JAX has compiled before is not traced again
+    assert all(found is not None for found in asked)
+    assert asked or backend == "pallas"
+
+
+def test_jax_transforms_what_kernels_differentiate():
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    from rlscan import jax_pallas
+
+    rewards, values = (jnp.asarray(np.random.default_rng(i).normal(size=(2, 2, 3)), jnp.float32) for i in (0, 1))
+    flags = jnp.asarray([[False, True, False], [False, False, False]])
+
+    def loss(rewards, values, gamma, method):
+        given = {"rewards": rewards, "values": values, "terminated": flags, "bootstrap_value": values[:, 0], "gamma": gamma}
+        found = jax_pallas.run(RECURRENCES["gae"], given, method=method)
+        return (jnp.sin(found.advantages) * found.returns).sum()
+
+    def of(method):
+        one = lambda *given: loss(*given, method=method)  # noqa: E731
+        at, each, gamma = (0, 1, 2), (0, 0, None), jnp.float32(0.9)
+        gradient = jax.grad(one, at)
+        single = rewards[0], values[0], gamma
+        yield "jit of grad", jax.jit(gradient)(*single)
+        yield "vmap of grad", jax.vmap(gradient, each)(rewards, values, gamma)
+        yield "grad of vmap", jax.grad(lambda *given: jax.vmap(one, each)(*given).sum(), at)(rewards, values, gamma)
+        yield "grad of vmap along other axes", jax.grad(lambda r, v: jax.vmap(one, (1, None, None))(jnp.moveaxis(r, 0, 1), v[0], gamma).sum(), (0, 1))(rewards, values)
+        yield "grad of remat", jax.grad(jax.checkpoint(one), at)(*single)
+        yield "jvp", jax.jvp(one, single, (values[0], rewards[0], gamma))[1]
+        yield "jvp of grad", jax.jvp(gradient, single, (values[0], rewards[0], gamma))[1]
+        yield "grad of grad", jax.grad(lambda *given: sum((x * x).sum() for x in gradient(*given)), at)(*single)
+        yield "hessian", jax.hessian(one, 2)(*single)
+        yield "grad of scan", jax.grad(lambda r: jax.lax.scan(lambda total, x: (total + one(x, values[0], gamma), None), 0.0, r)[0])(rewards)
+
+    for (name, found), (_, right) in zip(of("kernels"), of("vectorised"), strict=True):
+        for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(right), strict=True):
+            # sums of fewer than a hundred roundings each
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=100 * 1.2e-7 * max(1.0, float(jnp.abs(theirs).max())), err_msg=name)
+
+
+@pytest.mark.parametrize("method", ["kernels", "vectorised"])
+def test_torch_differentiates_gradients_that_the_adjoint_gave(method):
+    torch = pytest.importorskip("torch")
+    from rlscan import torch_triton
+
+    if method == "kernels" and BACKENDS["triton"].missing("cpu"):
+        pytest.skip(str(BACKENDS["triton"].missing("cpu")))
+    torch.manual_seed(0)
+    flags = torch.rand(2, 5) < 0.3
+
+    def outputs(log_rhos, rewards, values, gamma):
+        given = {"log_rhos": log_rhos, "rewards": rewards, "values": values, "terminated": flags, "bootstrap_value": values[:, 0], "gamma": gamma}
+        return tuple(torch_triton.run(RECURRENCES["vtrace"], {**given, "rho_bar": None, "c_bar": None, "pg_rho_bar": None}, method=method))
+
+    inputs = [torch.randn(2, 5, dtype=torch.float64, requires_grad=True) for _ in range(3)] + [torch.tensor(0.9, dtype=torch.float64, requires_grad=True)]
+    assert torch.autograd.gradcheck(outputs, inputs)
+    assert torch.autograd.gradgradcheck(outputs, inputs)
+
+
+def test_unread_arguments_may_be_anything():
+    """They are not looked at, and their gradient is exactly 0."""
+    torch = pytest.importorskip("torch")
+    from rlscan import torch_triton
+
+    rewards, values = torch.ones(1, 3, requires_grad=True), torch.zeros(1, 3, requires_grad=True)
+    final = torch.full((1, 3), torch.nan, requires_grad=True)
+    bootstrap = torch.full((1,), torch.inf, requires_grad=True)
+    terminated, truncated = torch.tensor([[False, False, True]]), torch.tensor([[False, False, False]])
+    made = torch_triton.gae(rewards, values, terminated=terminated, truncated=truncated, bootstrap_value=bootstrap, final_values=final, gamma=0.5, lam=1.0)
+    found = torch.autograd.grad(made.advantages.sum(), [rewards, values, final, bootstrap])
+    # of 1, 1 + .5 and 1 + .5 + .25; of values what their own step loses and the one before gains: -1, -1.5 + .5 * 1, -1.75 + .5 * 1.5
+    assert [one.tolist() for one in found] == [[[1, 1.5, 1.75]], [[-1, -1, -1]], [[0, 0, 0]], [0]]
+
+
+def test_problems_of_kernels_are_among_the_crosscheck_s():
+    for recurrence in RECURRENCES.values():
+        found = kernels_problems(recurrence)
+        assert found and all(isinstance(one, GradientProblem) and isinstance(one.problem, Problem) for one in found)
