@@ -162,8 +162,15 @@ def kernels_problems(recurrence):
     return every[:1]
 
 
-@each_recurrence
-@pytest.mark.parametrize("backend", ["torch", "triton", "pallas"])
+@pytest.mark.parametrize(
+    ("recurrence", "backend"),
+    [
+        pytest.param(recurrence, backend, id=f"{recurrence.name}-{backend}")
+        for recurrence, backend in itertools.product(RECURRENCES.values(), ("torch", "triton", "pallas"))
+        # Pallas' interpreter compiles for a quarter of a minute: one with edges, one over actions, and a forward one
+        if backend != "pallas" or recurrence.name in ("lambda_returns", "retrace", "affine_scan")
+    ],
+)
 def test_kernels_give_the_oracle_s_gradients(recurrence, backend, monkeypatch):
     reason = BACKENDS[backend].missing("cpu")
     if reason:
@@ -184,29 +191,34 @@ def test_jax_transforms_what_kernels_differentiate():
     jnp = jax.numpy
     from rlscan import jax_pallas
 
-    rewards, values = (jnp.asarray(np.random.default_rng(i).normal(size=(2, 2, 3)), jnp.float32) for i in (0, 1))
-    flags = jnp.asarray([[False, True, False], [False, False, False]])
-
-    def loss(rewards, values, gamma, method):
-        given = {"rewards": rewards, "values": values, "terminated": flags, "bootstrap_value": values[:, 0], "gamma": gamma}
-        found = jax_pallas.run(RECURRENCES["gae"], given, method=method)
-        return (jnp.sin(found.advantages) * found.returns).sum()
+    addends, factors = (jnp.asarray(np.random.default_rng(i).normal(size=(2, 2, 3)), jnp.float32) for i in (0, 1))
+    single, each = (addends[0], factors[0], jnp.float32(0.5)), (0, 0, None)
+    along = (factors[1], addends[1], jnp.float32(1.0))
 
     def of(method):
-        one = lambda *given: loss(*given, method=method)  # noqa: E731
-        at, each, gamma = (0, 1, 2), (0, 0, None), jnp.float32(0.9)
-        gradient = jax.grad(one, at)
-        single = rewards[0], values[0], gamma
+        def loss(addend, factor, initial):
+            given = {"addend": addend, "factor": factor, "initial": initial * jnp.ones(2)}
+            found = jax_pallas.run(RECURRENCES["affine_scan"], given, method=method)
+            return (jnp.sin(found) * found).sum()
+
+        def many(axes):
+            return lambda *given: jax.vmap(loss, axes)(*given).sum()
+
+        def norm(*given):
+            return sum((x * x).sum() for x in gradient(*given))
+
+        at = (0, 1, 2)
+        gradient = jax.grad(loss, at)
         yield "jit of grad", jax.jit(gradient)(*single)
-        yield "vmap of grad", jax.vmap(gradient, each)(rewards, values, gamma)
-        yield "grad of vmap", jax.grad(lambda *given: jax.vmap(one, each)(*given).sum(), at)(rewards, values, gamma)
-        yield "grad of vmap along other axes", jax.grad(lambda r, v: jax.vmap(one, (1, None, None))(jnp.moveaxis(r, 0, 1), v[0], gamma).sum(), (0, 1))(rewards, values)
-        yield "grad of remat", jax.grad(jax.checkpoint(one), at)(*single)
-        yield "jvp", jax.jvp(one, single, (values[0], rewards[0], gamma))[1]
-        yield "jvp of grad", jax.jvp(gradient, single, (values[0], rewards[0], gamma))[1]
-        yield "grad of grad", jax.grad(lambda *given: sum((x * x).sum() for x in gradient(*given)), at)(*single)
-        yield "hessian", jax.hessian(one, 2)(*single)
-        yield "grad of scan", jax.grad(lambda r: jax.lax.scan(lambda total, x: (total + one(x, values[0], gamma), None), 0.0, r)[0])(rewards)
+        yield "vmap of grad", jax.vmap(gradient, each)(addends, factors, single[2])
+        yield "grad of vmap", jax.grad(many(each), at)(addends, factors, single[2])
+        yield "grad of vmap along another axis", jax.grad(many((1, None, None)), at)(jnp.moveaxis(addends, 0, 1), factors[0], single[2])
+        yield "grad of remat", jax.grad(jax.checkpoint(loss), at)(*single)
+        yield "jvp", jax.jvp(loss, single, along)[1]
+        yield "jvp of grad", jax.jvp(gradient, single, along)[1]
+        yield "grad of grad", jax.grad(norm, at)(*single)
+        yield "hessian", jax.hessian(loss, 2)(*single)
+        yield "grad of scan", jax.grad(lambda x: jax.lax.scan(lambda total, one: (total + loss(one, *single[1:]), None), 0.0, x)[0])(addends)
 
     for (name, found), (_, right) in zip(of("kernels"), of("vectorised"), strict=True):
         for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(right), strict=True):
@@ -222,15 +234,15 @@ def test_torch_differentiates_gradients_that_the_adjoint_gave(method):
     if method == "kernels" and BACKENDS["triton"].missing("cpu"):
         pytest.skip(str(BACKENDS["triton"].missing("cpu")))
     torch.manual_seed(0)
-    flags = torch.rand(2, 5) < 0.3
+    flags = torch.tensor([[False, True, False]])
 
     def outputs(log_rhos, rewards, values, gamma):
         given = {"log_rhos": log_rhos, "rewards": rewards, "values": values, "terminated": flags, "bootstrap_value": values[:, 0], "gamma": gamma}
         return tuple(torch_triton.run(RECURRENCES["vtrace"], {**given, "rho_bar": None, "c_bar": None, "pg_rho_bar": None}, method=method))
 
-    inputs = [torch.randn(2, 5, dtype=torch.float64, requires_grad=True) for _ in range(3)] + [torch.tensor(0.9, dtype=torch.float64, requires_grad=True)]
-    assert torch.autograd.gradcheck(outputs, inputs)
-    assert torch.autograd.gradgradcheck(outputs, inputs)
+    inputs = [torch.randn(1, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)] + [torch.tensor(0.9, dtype=torch.float64, requires_grad=True)]
+    assert torch.autograd.gradcheck(outputs, inputs, fast_mode=True)
+    assert torch.autograd.gradgradcheck(outputs, inputs, fast_mode=True)
 
 
 def test_unread_arguments_may_be_anything():

@@ -1,6 +1,7 @@
 """The operators that PyTorch's compilers record."""
 
 import dataclasses
+import warnings
 
 import numpy as np
 import pytest
@@ -37,6 +38,14 @@ def wanting(given):
     return {name: x.clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for name, x in given.items()}
 
 
+def floating(recurrence):
+    return [argument.name for argument in recurrence.arguments if not argument.flag and argument.shape not in ("option", "number")]
+
+
+def valid_everywhere(recurrence):
+    return [one for one in variants(recurrence, ("per step",)) if "valid" not in one.given and ("autoreset", "next_step") not in one.options]
+
+
 def gradients(made, given):
     loss = sum(out.nan_to_num().sin().sum() for out in results(made))
     wanted = [x for x in given.values() if isinstance(x, torch.Tensor) and x.requires_grad]
@@ -65,6 +74,38 @@ def test_the_operator_keeps_pytorch_s_rules(recurrence, device):
     given = arguments(recurrence, variants(recurrence, ("per step",))[0], device)
     operator = getattr(torch.ops.rlscan, recurrence.name).default
     torch.library.opcheck(operator, tuple(given_to(recurrence, complete(recurrence, wanting(given)))))
+
+
+@each_recurrence
+def test_the_operators_map_over_any_axis_at_once(recurrence, device):
+    """As rows of one call; what is not mapped over is the same for all, with a gradient for each."""
+    for number, variant in enumerate(valid_everywhere(recurrence)[:2]):
+        layout = (((3, 7), -1), ((7, 3), 0))[number % 2]
+        shared = complete(recurrence, arguments(recurrence, variant, device, *layout))
+        other = complete(recurrence, arguments(recurrence, variant, device, *layout, seed=1))
+        given, at, mapped = given_to(recurrence, shared), [], []
+        for place, (one, two) in enumerate(zip(given, given_to(recurrence, other), strict=True)):
+            axis = (0, -1)[place % 2] if isinstance(one, torch.Tensor) and place % 3 != 2 else None
+            at.append(axis)
+            mapped.append(one if axis is None else torch.stack([one, two], axis))
+        operator = getattr(torch.ops.rlscan, recurrence.name)
+        backward = getattr(torch.ops.rlscan, f"{recurrence.name}_backward")
+        wanted = [name for name, x in shared.items() if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        came_in = [torch.randn(2, *layout[0], device=device) for _ in recurrence.output_names]
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # row by row is a warning
+            found = torch.func.vmap(operator, tuple(at))(*mapped)
+            pulled = torch.func.vmap(backward, (*[0] * len(came_in), None, *at), tuple(0 if name in wanted else None for name in floating(recurrence)))(
+                *came_in, wanted, *mapped
+            )
+        for i in range(2):
+            each = [x if axis is None else x.select(axis, i) for x, axis in zip(mapped, at, strict=True)]
+            for mine, theirs in zip(results(found), results(operator(*each)), strict=True):
+                torch.testing.assert_close(mine[i], theirs, equal_nan=True)
+            for mine, theirs in zip(pulled, backward(*(one[i] for one in came_in), wanted, *each), strict=True):
+                if theirs.numel():
+                    torch.testing.assert_close(mine[i], theirs, equal_nan=True)
 
 
 @each_recurrence

@@ -84,6 +84,9 @@ _NAMES = {
 }
 """The argument of the function for each of its operator."""
 
+_BROADCAST = {
+    (name, argument.name) for name, recurrence in RECURRENCES.items() for argument in recurrence.arguments if argument.shape == "parameter"
+}
 _FLOATING = {name: [argument.name for argument in recurrence.arguments if _may_be_floating(argument)] for name, recurrence in RECURRENCES.items()}
 """The arguments by which there may be a gradient."""
 
@@ -162,16 +165,55 @@ def define(recurrence: Recurrence, run: Run, again: Callable[[Call], Callable[[C
             found[ctx.places[number]] = gradient
         return tuple(found)
 
+    def of_many(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[Any, Any]:
+        made: Any = operator(*_with_rows(recurrence, info.batch_size, in_dims, given)[1])
+        return made, (0,) * len(made) if isinstance(made, tuple) else 0
+
+    def gradients_of_many(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[Any, Any]:
+        first = len(recurrence.output_names) + 1
+        came_in = [None if x is None else _many(x, axis, info.batch_size) for x, axis in zip(given[: first - 1], in_dims, strict=False)]
+        one, more = _with_rows(recurrence, info.batch_size, in_dims[first:], given[first:])
+        wanted, names = given[first - 1], _FLOATING[recurrence.name]
+        made = backward_operator(*came_in, wanted, *more)
+        shaped = (x.reshape(info.batch_size, *one.arrays[name].shape) if name in wanted else x for name, x in zip(names, made, strict=True))
+        return tuple(shaped), tuple(0 if name in wanted else None for name in names)
+
     schema = _schema(recurrence)
     operator = torch.library.custom_op(f"{NAMESPACE}::{recurrence.name}", values, mutates_args=(), schema=schema)
     operator.register_fake(shaped)
     operator.register_autograd(backward, setup_context=setup_context)
+    operator.register_vmap(of_many)
     came_in = ", ".join(f"Tensor? {incoming(name)}" for name in recurrence.output_names)
     results = ", ".join(["Tensor"] * len(_FLOATING[recurrence.name]))
     of_gradients = f"({came_in}, str[] wanted, {schema.partition('->')[0].strip()[1:-1]}) -> ({results})"
     backward_operator = torch.library.custom_op(f"{NAMESPACE}::{recurrence.name}_backward", gradients, mutates_args=(), schema=of_gradients)
     backward_operator.register_fake(gradients_shaped)
+    backward_operator.register_vmap(gradients_of_many)
     return getattr(getattr(torch.ops, NAMESPACE), recurrence.name).default
+
+
+def _many(x: torch.Tensor, axis: int | None, size: int) -> torch.Tensor:
+    """With the axis that is mapped over as the first."""
+    return x.unsqueeze(0).expand(size, *x.shape) if axis is None else x.movedim(axis, 0)
+
+
+def _with_rows(recurrence: Recurrence, size: int, in_dims: Sequence[Any], given: Sequence[Any]) -> tuple[Call, list[Any]]:
+    """One of many calls, and the arguments of their operator with one more row axis, the first."""
+    dims = [axis if isinstance(x, torch.Tensor) else None for x, axis in zip(given, in_dims, strict=True)]
+    of_one = tuple(x if axis is None else torch.empty_like(x.select(axis, 0), device="meta") for x, axis in zip(given, dims, strict=True))
+    of_one = tuple(x.to("meta") if isinstance(x, torch.Tensor) else x for x in of_one)
+    one, more = check(recurrence, arguments_of(recurrence, of_one), _TENSORS), []
+    for name, x, axis in zip(_NAMES[recurrence.name], given, dims, strict=True):
+        if name == "time_axis":
+            more.append(one.time_axis + 1)
+        elif not isinstance(x, torch.Tensor):
+            more.append(x)
+        else:
+            x = _many(x, axis, size)
+            # a parameter broadcasts by its last axes
+            missing = one.frame_ndim + 1 - x.ndim if (recurrence.name, name) in _BROADCAST else 0
+            more.append(x.reshape(size, *(1,) * missing, *x.shape[1:]))
+    return one, more
 
 
 def _has_adjoint(call: Call, gradients: Sequence[torch.Tensor | None], wanted: Sequence[str]) -> bool:
