@@ -425,7 +425,7 @@ class _Examination:
         reading = {parameter: MEANINGS[meaning].says for parameter, meaning in self.reading.parameters}
         if self.promise < 0:
             verdicts = tuple(Verdict(rule, UNSAID, "it has no results") for rule in rules)
-            layout, diagnosis = self.reading.layout, f"{name} {self.faults[0]}."
+            layout, diagnosis = self.reading.layout, f"{name} gives no results to judge."
             return Report(name, self.recurrence.name, self.target.framework, layout, reading, {}, verdicts, tuple(self.faults), (), diagnosis)
         first = next(self.drawn(FORMULA)).window(AtRandom(0), ROWS, STEPS)
         before = self._attempt(first)

@@ -627,7 +627,7 @@ class Elements(HTMLParser):
     def handle_starttag(self, tag, attrs):
         self.seen.append(tag)
         self.attributes += attrs
-        self.open += [tag] * (tag != "meta")
+        self.open += [tag] * (tag not in ("meta", "wbr"))
 
     def handle_startendtag(self, tag, attrs):
         self.seen.append(tag)
