@@ -11,7 +11,7 @@ from rlscan.crosscheck.compare import Report
 
 
 def rendered(source: Path, name: str) -> dict[str, str]:
-    """The page and its plots by file name; without matplotlib only the page. A `ValueError` where the source is neither."""
+    """The page and its plots by file name; without matplotlib only the page; of conformance the page that opens windows too. A `ValueError` where the source is neither."""
     try:
         data = json.loads(source.read_text(encoding="utf-8"))
     except ValueError:
@@ -19,7 +19,8 @@ def rendered(source: Path, name: str) -> dict[str, str]:
     if not isinstance(data, dict) or (data.get("kind") not in (bench.KIND, conformance.KIND) and "tallies" not in data):
         raise ValueError("it is no JSON of a run, of a benchmark or of conform")
     if data.get("kind") == conformance.KIND:
-        return {f"{name}.md": conform_page.markdown([conformance.Report.from_json(each) for each in data["reports"]])}
+        reports = [conformance.Report.from_json(each) for each in data["reports"]]
+        return {f"{name}.md": conform_page.markdown(reports), f"{name}.html": conform_page.page(reports)}
     if data.get("kind") != bench.KIND:
         return {f"{name}.md": report.page(Report.from_json(data))}
     found = bench.Found.from_json(data)
