@@ -240,7 +240,7 @@ class _Definition:
         arguments = {name: x.astype(dtype) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x for name, x in self.mutant.arguments(call).items()}
         checked = check(self.mutant.recurrence, complete(self.mutant.recurrence, arguments), NumPyArrays())
         with np.errstate(all="ignore"):
-            return dict(zip(self.original.output_names, bound(checked), strict=True))
+            return dict(zip(self.original.output_names, map(self.mutant.given_back, bound(checked)), strict=True))
 
 
 def agree(got: np.ndarray, right: np.ndarray, limit: np.ndarray) -> np.ndarray:
@@ -446,13 +446,17 @@ class _Examination:
             else:
                 made[rule] = self._probes(rule)
                 verdicts[rule] = self._judged(rule, made[rule])
-        verdicts |= {rule: judged() for rule, judged in (("B10", self._sizes), ("B11", self._types)) if rule in rules}
+        typed: list[_Probe] = []
+        if "B10" in rules:
+            verdicts["B10"] = self._sizes()
+        if "B11" in rules:
+            verdicts["B11"], typed = self._types()
         verdicts["B12"] = Verdict("B12", UNSAID, "it takes 2^31 elements to see, and is not tried")
         if not self.constant or not _same_results(before, self._attempt(first)):
             self.faults.append("gives other results when it is called again with the same arguments")
         if self.target.changes:
             self.faults.append(f"changes its arguments: {', '.join(sorted(self.target.changes))}")
-        behaves, diagnosis = self._diagnosis(name, made, verdicts)
+        behaves, diagnosis = self._diagnosis(name, made, verdicts, typed)
         outputs = {output: f"{item}, {self.how[output]}" for output, item in self.items.items()}
         chosen = tuple(verdicts[rule] for rule in rules)
         layout = f"{self.reading.layout}, {SHAPES[self.reading.layout]}"
@@ -499,7 +503,8 @@ class _Examination:
 
         for rows, steps in itertools.product((1, 2) if self.reading.layout != "row" else (1,), sizes):
             try:
-                return self._row_of(self.probe(*hypothesis.find(windows(rows, steps), shows, settings=settings)))
+                note = "it shows only beside another row" if rows > 1 else None
+                return self._row_of(self.probe(*hypothesis.find(windows(rows, steps), shows, settings=settings)), note)
             except (NoSuchExample, Flaky):
                 continue
         return None
@@ -541,21 +546,28 @@ class _Examination:
         probe = self.probe(drawn, drawn.window(AtRandom(rows), rows, steps))
         return self._row_of(probe) if probe.raised or (self.base_known and probe.faulty(tuple(self.items)).any()) else None
 
-    def _types(self) -> Verdict:
-        """B11. Twice: by numbers that have more digits than the narrower type, and all of whose sums and products here are exact in the wider one."""
+    def _types(self) -> tuple[Verdict, list[_Probe]]:
+        """B11, and the windows up to the one that shows it."""
         drawn = next(self.drawn(FORMULA))
         plain = drawn.window(AtRandom(2), ROWS, STEPS)
         if "log_rhos" in plain:
             plain["log_rhos"] = np.zeros_like(plain["log_rhos"])  # no exponential is exact
-        long = {name: x * (1 + 2.0**-30) if isinstance(x, np.ndarray) and x.dtype.kind == "f" and name != "factor" else x for name, x in plain.items()}
-        flags = [None] if not self.reading_has_flags else list(FLAG_TYPES)
-        cases = [("float64", None, long), ("float32", None, plain), ("float16", None, plain), *(("float32", flag, plain) for flag in flags if flag)]
+
+        def with_digits(least: float) -> dict[str, Any]:
+            """Numbers that have so many digits that their sums do not fit into a narrower type."""
+            return {name: x * (1 + least) if isinstance(x, np.ndarray) and x.dtype.kind == "f" and name != "factor" else x for name, x in plain.items()}
+
+        few, many = with_digits(2.0**-7), with_digits(2.0**-30)
+        flags = list(FLAG_TYPES) if self.reading_has_flags else []
+        cases = [("float64", None, many), ("float32", None, few), ("float16", None, few), *(("float32", flag, plain) for flag in flags)]
+        probes: list[_Probe] = []
         for float_dtype, flag_dtype, facts in cases:
             probe = self.probe(drawn, facts, float_dtype=float_dtype, flag_dtype=flag_dtype)
+            probes.append(probe)
             if probe.raised or (self.base_known and probe.faulty(tuple(self.items)).any()):
                 words = f"flags are {flag_dtype}" if flag_dtype else f"arrays are {float_dtype}"
-                return Verdict("B11", VIOLATED, RULES["B11"].statement, self._row_of(probe, words))
-        return Verdict("B11", HOLDS)
+                return Verdict("B11", VIOLATED, RULES["B11"].statement, self._row_of(probe, words)), probes
+        return Verdict("B11", HOLDS), probes
 
     @property
     def reading_has_flags(self) -> bool:
@@ -590,33 +602,43 @@ class _Examination:
                 return [pair]
         return []
 
-    def _diagnosis(self, name: str, made: Mapping[str, Sequence[_Probe]], verdicts: Mapping[str, Verdict]) -> tuple[tuple[tuple[str, ...], ...], str]:
+    def _diagnosis(
+        self, name: str, made: Mapping[str, Sequence[_Probe]], verdicts: Mapping[str, Verdict], typed: Sequence[_Probe]
+    ) -> tuple[tuple[tuple[str, ...], ...], str]:
         numbers = [probe for rule, probes in made.items() if rule not in ABOUT_NAN for probe in probes]
         spoilt = [probe for rule, probes in made.items() if rule in ABOUT_NAN for probe in probes]
         wrong = [rule for rule in made if verdicts[rule].status == VIOLATED]
+        of_nan = [rule for rule in wrong if rule in ABOUT_NAN]
+        # sizes and types, whose witnesses say which
+        apart = {rule: verdict.witness.note for rule, verdict in verdicts.items() if rule in ("B10", "B11") and verdict.witness}
         if not self.constant:
             return (), f"{name} gives other results each time, so that no more can be said."
-        if not wrong:
+        if not wrong and not apart:
             what = "does what rlscan does, in all that its parameters can say" if not self.faults else "gives right numbers"
             return (), f"{name} {what}."
-        known, of_nan = _known(self.recurrence), ""
-        found = [self.reference]
-        if any(rule not in ABOUT_NAN for rule in wrong):
+        known, found, unknown = _known(self.recurrence), [self.reference], list[str]()
+        if len(of_nan) < len(wrong):
             found = self._search(numbers, known)
             if not found:
-                return (), f"{name} does what no known variant does, nor any two of them: {', '.join(wrong)} violated."
-        if any(rule in ABOUT_NAN for rule in wrong):
+                return (), f"{name} does what no known variant does, nor any two of them: {', '.join([*wrong, *apart])} violated."
+        elif "B11" in apart:
+            rounding = [definition for definition in known if definition.mutation and definition.mutation.rule == "B11"]
+            if alike := self._search([*numbers, *typed], rounding, pairs=False):
+                found = alike
+                del apart["B11"]
+        if of_nan:
             spoiling = [definition for definition in known if definition.mutation and definition.mutation.rule in ABOUT_NAN]
             start = found[0].mutation
             joined = [start, *(start.and_also(each.mutation) for each in spoiling if each.mutation)] if start else []
             more = [_Definition(self.recurrence, both) for both in joined if both is not None] if start else spoiling
-            alike = self._search([*numbers, *spoilt], more, pairs=start is None)
-            if alike:
+            if alike := self._search([*numbers, *spoilt], more, pairs=start is None):
                 found = alike[:1]
             else:
-                of_nan = f"handles NaN as no known variant does: {', '.join(rule for rule in wrong if rule in ABOUT_NAN)} violated"
+                unknown.append(f"handles NaN as no known variant does: {', '.join(of_nan)} violated")
+        unknown += [f"violates {rule} ({note})" for rule, note in apart.items()]
         behaves = tuple(tuple(each.mutation.name.split("; ")) for each in found[:MOST_CHOICES] if each.mutation)
-        does = [", or ".join("; ".join(map(_phrase, names)) for names in behaves) or "is right wherever all numbers are finite", *([of_nan] if of_nan else [])]
+        right = "is right wherever all numbers are finite" if of_nan else "gives right numbers"
+        does = [", or ".join("; ".join(map(_phrase, names)) for names in behaves) or right, *unknown]
         return behaves, f"{name} {'; '.join(does)}."
 
 

@@ -11,7 +11,7 @@ from rlscan.crosscheck.compare import Report
 
 
 def rendered(source: Path, name: str) -> dict[str, str]:
-    """The page and its plots by file name; without matplotlib only the page; of conformance the page that opens windows too. A `ValueError` where the source is neither."""
+    """The page by file name, with its plots (which need matplotlib) or, of conformance, the page in HTML. A `ValueError` where the source is none of these."""
     try:
         data = json.loads(source.read_text(encoding="utf-8"))
     except ValueError:

@@ -127,6 +127,9 @@ VARIANTS: dict[str, KnownVariant] = {
         KnownVariant("the trace has this action's ratio", "multiplies the trace by this action's ratio, not by the next one's", (), ("retrace_c_unshifted",)),
         KnownVariant("the trace has this step's lam", "takes this step's lambda into the trace, and not the next one's"),
         KnownVariant("the TD error has a ratio", "multiplies the TD error by a ratio, as V-trace does", (), ("retrace_rho_on_delta",)),
+        KnownVariant(
+            "the expectation is one step late", "takes the expectation at s_t in the place of that at s'_t, one step late", (), ("retrace_current_value",)
+        ),
         KnownVariant("the reset shows at the ending step", "resets at the ending step, and not after it", (), ("trace_reset_early",)),
         KnownVariant("the discount of t decays into t", "decays by the discount of the step, and not of the step before", (), ("trace_decay_current",)),
         KnownVariant("the first step decays what flows in", "decays what flows into the first step"),
@@ -142,6 +145,10 @@ VARIANTS: dict[str, KnownVariant] = {
         KnownVariant("neighbours are read as they are stored", "reads the next row's value, valid or not"),
         KnownVariant("rows of full width are truncated", "takes rows of full width for truncated", (), ("width_is_truncation",)),
         KnownVariant("factors are one step late", "reads factors one step late"),
+        KnownVariant("a factor of 0 does not reset", "passes the state on over factors of 0, as if they were 1", (), ("no_reset_recurrence",)),
         KnownVariant("the direction is ignored", "ignores the direction"),
+        KnownVariant("the state is kept in bfloat16", "keeps its running value in bfloat16", (), ("saturate_bf16",)),
+        KnownVariant("rows are reshaped to time-major", "reshapes results to [T, N] where they are to be transposed", (), ("reshape_instead_of_transpose",)),
+        KnownVariant("steps are reshaped to batch-major", "reshapes results to [N, T] where they are to be transposed"),
     )
 }
