@@ -122,7 +122,10 @@ class Report:
     diagnosis: str = ""
 
     def __getitem__(self, rule: str) -> Verdict:
-        return next(verdict for verdict in self.verdicts if verdict.rule == rule)
+        for verdict in self.verdicts:
+            if verdict.rule == rule:
+                return verdict
+        raise KeyError(f"{rule} was not looked at; wanted one of {', '.join(verdict.rule for verdict in self.verdicts)}")
 
     def __iter__(self) -> Iterator[Verdict]:
         return iter(self.verdicts)
@@ -204,18 +207,32 @@ def conform(
         raise ValueError(f"framework is {framework!r}; wanted numpy, torch or jax")
     if layout is not None and layout not in LAYOUTS:
         raise ValueError(f"layout is {layout!r}; wanted one of {', '.join(LAYOUTS)}")
-    if unknown := [rule for rule in rules or () if rule not in rules_of(op)]:
+    if rules is not None and (isinstance(rules, str) or not rules):
+        raise ValueError(f"rules is {rules!r}; wanted a sequence of some of {', '.join(rules_of(op))}")
+    if unknown := [str(rule) for rule in rules or () if rule not in rules_of(op)]:
         raise ValueError(f"rules: {', '.join(unknown)} is not known; wanted some of {', '.join(rules_of(op))}")
-    if unknown := [constant for constant in constants or {} if constant not in ("gamma", "lam")]:
+    if not isinstance(constants, Mapping | None):
+        raise TypeError(f"constants is {constants!r}; wanted a mapping")
+    if unknown := [str(constant) for constant in constants or {} if constant not in ("gamma", "lam")]:
         raise ValueError(f"constants: {', '.join(unknown)} is not known; wanted gamma or lam")
+    for constant, number in (constants or {}).items():
+        if not isinstance(number, int | float) or not 0 <= number <= 1:
+            raise ValueError(f"constants: {constant} is {number!r}; wanted a number in [0, 1]")
     target = Target(function, framework, adapter)
     readings = target.readings(recurrence, layout)
     examined = max((_Examination(target, recurrence, reading, constants or {}) for reading in readings), key=lambda examination: examination.promise)
-    return examined.report(name or getattr(function, "__qualname__", None) or repr(function), tuple(rules or rules_of(op)))
+    return examined.report(name or _name(function), tuple(dict.fromkeys(rules or rules_of(op))))
+
+
+def _name(function: Callable) -> str:
+    """The same in every run, unlike what objects are shown as."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
 def _recurrence(op: str) -> Recurrence:
-    if op not in RECURRENCES:
+    if not isinstance(op, str) or op not in RECURRENCES:
         raise ValueError(f"op is {op!r}; wanted one of {', '.join(RECURRENCES)}")
     return RECURRENCES[op]
 
@@ -607,20 +624,23 @@ class _Examination:
     ) -> tuple[tuple[tuple[str, ...], ...], str]:
         numbers = [probe for rule, probes in made.items() if rule not in ABOUT_NAN for probe in probes]
         spoilt = [probe for rule, probes in made.items() if rule in ABOUT_NAN for probe in probes]
-        wrong = [rule for rule in made if verdicts[rule].status == VIOLATED]
+        violated = [rule for rule in made if verdicts[rule].status == VIOLATED]
+        # where it raises, there are no numbers by which to know it
+        wrong = [rule for rule in violated if any(probe.got is not None and probe.faulty(tuple(self.items), self.base_known).any() for probe in made[rule])]
+        raised = {rule: next((probe.raised for probe in made[rule] if probe.raised), None) for rule in violated}
         of_nan = [rule for rule in wrong if rule in ABOUT_NAN]
         # sizes and types, whose witnesses say which
         apart = {rule: verdict.witness.note for rule, verdict in verdicts.items() if rule in ("B10", "B11") and verdict.witness}
         if not self.constant:
             return (), f"{name} gives other results each time, so that no more can be said."
-        if not wrong and not apart:
+        if not violated and not apart:
             what = "does what rlscan does, in all that its parameters can say" if not self.faults else "gives right numbers"
             return (), f"{name} {what}."
         known, found, unknown = _known(self.recurrence), [self.reference], list[str]()
         if len(of_nan) < len(wrong):
             found = self._search(numbers, known)
             if not found:
-                return (), f"{name} does what no known variant does, nor any two of them: {', '.join([*wrong, *apart])} violated."
+                return (), f"{name} does what no known variant does, nor any two of them: {', '.join([*violated, *apart])} violated."
         elif "B11" in apart:
             rounding = [definition for definition in known if definition.mutation and definition.mutation.rule == "B11"]
             if alike := self._search([*numbers, *typed], rounding, pairs=False):
@@ -635,6 +655,8 @@ class _Examination:
                 found = alike[:1]
             else:
                 unknown.append(f"handles NaN as no known variant does: {', '.join(of_nan)} violated")
+        for words in dict.fromkeys(filter(None, raised.values())):
+            unknown.append(f"has no results on windows of {', '.join(rule for rule in raised if raised[rule] == words)}: {words}")
         unknown += [f"violates {rule} ({note})" for rule, note in apart.items()]
         behaves = tuple(tuple(each.mutation.name.split("; ")) for each in found[:MOST_CHOICES] if each.mutation)
         right = "is right wherever all numbers are finite" if of_nan else "gives right numbers"

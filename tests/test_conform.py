@@ -4,6 +4,7 @@ The formulas of other libraries here are their own loops, in their own words and
 """
 
 import dataclasses
+import functools
 import importlib
 import inspect
 import json
@@ -470,12 +471,44 @@ def test_an_axis_of_one_value_is_nothing():
         ({"layout": "rows"}, "layout is 'rows'; wanted one of batch, time, row"),
         ({"rules": ["B13"]}, "rules: B13 is not known"),
         ({"constants": {"lambda": 1.0}}, "constants: lambda is not known; wanted gamma or lam"),
+        ({"constants": {"gamma": 2.0}}, "constants: gamma is 2.0; wanted a number in [0, 1]"),
+        ({"constants": {"gamma": "1"}}, "constants: gamma is '1'; wanted a number in [0, 1]"),
+        ({"rules": "B1"}, "rules is 'B1'; wanted a sequence of some of formula, B1"),
+        ({"rules": []}, "rules is []; wanted a sequence of some of formula, B1"),
         ({"adapter": {"done!": "dones"}}, "adapter: done! is no meaning"),
+        ({"adapter": {"q_values": "values"}}, "adapter: q_values is nothing that gae takes; wanted some of"),
+        ({"adapter": {"truncated": "cuts"}}, "adapter: truncated is 'cuts'; wanted one of the function's parameters, rewards, values, dones"),
+        ({"adapter": {"rewards": "values", "values": "values"}}, "adapter: rewards and values are both 'values'; wanted a parameter for each"),
     ],
 )
 def test_what_is_asked_wrongly_is_an_error(settings, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         conform(cleanrl, **({"op": "gae"} | settings))
+
+
+def test_what_is_no_function_is_an_error():
+    with pytest.raises(TypeError, match=r"^function is 3; wanted one that can be called$"):
+        conform(3, "gae")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"^adapter is 'dones'; wanted a mapping or a function$"):
+        conform(cleanrl, "gae", adapter="dones")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"^constants is 1.0; wanted a mapping$"):
+        conform(cleanrl, "gae", constants=1.0)  # pyright: ignore[reportArgumentType]
+
+
+def test_names_are_the_same_in_every_run():
+    class Estimator:
+        def __call__(self, rewards, values, dones, last_value, gamma, lam):
+            return right(rewards, values, dones, last_value, gamma, lam)
+
+    assert conform(functools.partial(right, gamma=0.5), "gae", rules=["B1"]).name == "right"
+    assert conform(Estimator(), "gae", rules=["B1"]).name.endswith("Estimator")
+
+
+def test_greek_letters_are_understood():
+    def gae(rewards, values, dones, last_value, γ, λ):
+        return right(rewards, values, dones, last_value, γ, λ)
+
+    assert conform(gae, "gae", rules=["formula", "B1"]).conforms
 
 
 # Functions that are no functions
@@ -487,6 +520,24 @@ def right(rewards, values, dones, last_value, gamma, lam):
 
 def raises(rewards, values, dones, last_value, gamma, lam):
     raise RuntimeError("not today\nnor tomorrow")
+
+
+def exits(rewards, values, dones, last_value, gamma, lam):
+    sys.exit(3)
+
+
+class Unspeakable(Exception):  # noqa: N818
+    def __str__(self):
+        raise RuntimeError("it can't be said")
+
+
+def raises_what_has_no_words(rewards, values, dones, last_value, gamma, lam):
+    raise Unspeakable
+
+
+def refuses_nan(rewards, values, dones, last_value, gamma, lam):
+    assert np.isfinite([*rewards.flat, *values.flat]).all(), "NaN in what is given"
+    return right(rewards, values, dones, last_value, gamma, lam)
 
 
 def raises_where_terminated(rewards, values, dones, last_value, gamma, lam):
@@ -534,6 +585,8 @@ def in_float32(rewards, values, dones, last_value, gamma, lam):
     ("function", "fault"),
     [
         (raises, "has no results: RuntimeError: not today"),
+        (exits, "has no results: SystemExit: 3"),
+        (raises_what_has_no_words, "has no results: Unspeakable"),
         (of_another_shape, "has no results: wrong result: result is float64[16, 4]; wanted floating numbers of shape [16, 5]"),
         (of_integers, "has no results: wrong result: result is int64[16, 5]; wanted floating numbers of shape [16, 5]"),
         (of_nothing, "has no results: wrong result: result is object[]; wanted floating numbers of shape [16, 5]"),
@@ -556,11 +609,19 @@ def test_faults_are_findings(function, fault):
 def test_a_function_that_raises_somewhere_violates_that_rule():
     report = conform(raises_where_terminated, "gae", rules=FINITE)
     assert report.violated == ("B1",)
+    assert report.behaves == ()
+    assert report.diagnosis == "raises_where_terminated gives right numbers; has no results on windows of B1: RuntimeError: not today."
     witness = witness_of(report, "B1")
     assert witness.raised == "RuntimeError: not today"
     assert witness.arguments["terminated"] == [True]
     assert witness.got == {}
     assert witness.right == {"advantages": [0.0]}
+
+
+def test_a_function_that_refuses_nan_passes_none():
+    report = conform(refuses_nan, "gae")
+    assert report.violated == ("B5", "B6", "B9")
+    assert report.diagnosis == "refuses_nan gives right numbers; has no results on windows of B5, B6, B9: AssertionError: NaN in what is given."
 
 
 def test_types_are_looked_at():
@@ -645,6 +706,8 @@ def test_a_rule_is_required_in_a_suite_of_somebody():
     with pytest.raises(AssertionError, match=r"(?s)counts_twice violates B4, window end: .*came \[0.75\], right \[0.5\].*counts the bootstrap twice"):
         report.require("B4")
     assert rules_of("gae") == ("formula", *RULES)
+    with pytest.raises(KeyError, match="B10 was not looked at; wanted one of formula, B1"):
+        report.require("B10")
 
 
 # Pages
@@ -751,6 +814,8 @@ def test_the_command(module, tmp_path, capsys, quick):
     assert html_file.read_text().startswith("<!DOCTYPE html>")
     assert main(["report", str(json_file)]) == 0
     assert "| B4 window end | holds | holds |" in capsys.readouterr().out
+    assert main(["report", str(json_file), "--to", str(tmp_path / "again.md")]) == 0
+    assert (tmp_path / "again.html").read_text() == html_file.read_text()
     assert main(["conform", "theirs:counts_twice", "--op", "gae", "--rules", "B4,formula"]) == 1
     assert "counts_twice counts the bootstrap twice" in capsys.readouterr().out
     adapter = ",".join(f"{ours}={theirs}" for ours, theirs in NAMES.items())
@@ -765,11 +830,25 @@ def test_the_command(module, tmp_path, capsys, quick):
         (["theirs"], "theirs: is not like package.module:function"),
         (["theirs:unnamed"], "theirs:unnamed: the parameter p is not understood"),
         (["theirs:number"], "theirs:number: is no function"),
+        (["raises_when_imported:gae"], "raises_when_imported:gae: NameError when it was imported: name 'nothing' is not defined"),
+        (["exits_when_imported:gae"], "exits_when_imported:gae: SystemExit when it was imported: 1"),
+        (["theirs:right", "--json", "found", "--html", "./found"], "--json and --html are both found; wanted two files"),
     ],
 )
-def test_the_command_refuses(module, capsys, words, message):
+def test_the_command_refuses(module, tmp_path, monkeypatch, capsys, words, message):
+    (tmp_path / "raises_when_imported.py").write_text("nothing\n")
+    (tmp_path / "exits_when_imported.py").write_text("raise SystemExit(1)\n")
+    monkeypatch.chdir(tmp_path)
     assert main(["conform", *words, "--op", "gae"]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "{", '{"kind": "conformance"}', '{"kind": "conformance", "reports": [{"name": "gae"}]}'])
+def test_what_is_no_report_is_not_rendered(tmp_path, capsys, text):
+    file = tmp_path / "found.json"
+    file.write_text(text)
+    assert main(["report", str(file)]) == 2
+    assert capsys.readouterr().err == f"can't read {file}: it is no JSON of a run, of a benchmark or of conform\n"
 
 
 def test_reports_are_frozen(reports):
