@@ -253,7 +253,7 @@ class Target:
                 results = _named(self._call(given))
                 found = [(name, _without_last_axis(_as_numpy(result), told)) for name, result in results]
         except (Exception, SystemExit) as error:  # whatever it raises is a finding
-            raise Raised(_words(error)) from error
+            raise Raised(_in_words(error)) from error
         for name, value in told.items():
             if isinstance(value, np.ndarray) and not _same_bits(_as_numpy(given[name]), value):
                 self.changes.add(name)
@@ -384,7 +384,7 @@ def _laid_out_alike(array: np.ndarray) -> np.ndarray:
     return wide[..., ::2]
 
 
-def _words(error: BaseException) -> str:
+def _in_words(error: BaseException) -> str:
     try:
         lines = str(error).strip().splitlines()
     except Exception:  # an error of somebody's may not even say what it is

@@ -309,8 +309,8 @@ def test_the_diagnosis_names_the_variant(case, faulty, quick):
     recurrence = RECURRENCES[case.op]
     results = []
     for mistakes in mistakes_of(case, faulty):
-        rules = {*FINITE, *(MISTAKES[name].rule for name in mistakes)} if mistakes != (MASKS,) else None
-        report = conform(as_function(recurrence, mistakes, parameters_of(case)), case.op, layout="batch", rules=rules and sorted(rules))
+        rules = [*FINITE, *(MISTAKES[name].rule for name in mistakes)] if mistakes != (MASKS,) else None
+        report = conform(as_function(recurrence, mistakes, parameters_of(case)), case.op, layout="batch", rules=rules)
         assert report.violated or not report.behaves
         # what is named gives the numbers of the report, whether or not it is by the same names
         results += [faulty_results(recurrence, names, case.arguments) for names in report.behaves]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from rlscan.torch_triton import gae
-from rlscan.torch_triton.compat._shared import one_step_early
+from rlscan.torch_triton.compat._shared import one_step_early, tensor_of
 
 __all__ = ["compute_returns_and_advantage"]
 
@@ -33,12 +32,12 @@ def compute_returns_and_advantage(
     Wrong: nothing in the numbers, but the rewards hold γ V(s') already, and can't be used with another γ or with newer values.
     Repair: the environment's rewards with `terminated`, `truncated` and `final_values` of `rlscan.torch_triton.gae`.
     """
-    ended = one_step_early(torch.as_tensor(episode_starts), torch.as_tensor(dones))
+    ended = one_step_early(tensor_of(episode_starts), tensor_of(dones))
     result = gae(
-        torch.as_tensor(rewards),
-        torch.as_tensor(values),
+        tensor_of(rewards),
+        tensor_of(values),
         terminated=ended,
-        bootstrap_value=torch.as_tensor(last_values),
+        bootstrap_value=tensor_of(last_values),
         gamma=gamma,
         lam=gae_lambda,
         time_axis=0,
