@@ -204,6 +204,14 @@ def retrace_with_a_ratio(
     return at_most(rho_bar, xp.exp(log_rho)) * addend, factor
 
 
+def returns_of_all_values(
+    reward: Array, next_value: Array, final_value: Array, last: Array, terminated: Array, truncated: Array, gamma: Array
+) -> tuple[Array, Array]:  # fmt: skip
+    weight = xp.where(truncated | last, 1.0, 0.0)
+    successor = successor_value(next_value, final_value, truncated)
+    return reward + bootstrap(gamma, terminated, weight * successor), cut(gamma, truncated | last | terminated)
+
+
 def factors_of_one_for_zero(addend: Array, factor: Array) -> tuple[Array, Array]:
     return addend, xp.where(factor == 0.0, 1.0, factor)
 
@@ -457,6 +465,13 @@ PUBLISHED = (
         "B5",
         {coefficients.cut: masked, coefficients.times: product},
         around={"step": product_step},
+    ),
+    Mutation(
+        "values are read where they weigh nothing",
+        "B5",
+        {coefficients.cut: masked, coefficients.times: product},
+        around={"step": product_step},
+        functions={"discounted_returns": (returns_of_all_values, None)},
     ),
     Mutation(
         "invalid steps are zero steps",

@@ -97,6 +97,7 @@ VARIANTS: dict[str, KnownVariant] = {
         ),
         KnownVariant("what flows in is dropped", "drops the state that flows in"),
         KnownVariant("nothing is selected, all is multiplied", "multiplies by masks, as most loops do, so that NaN passes", (), ("nan_times_zero",)),
+        KnownVariant("values are read where they weigh nothing", "multiplies by masks, and the values inside the window by 0, so that NaN passes", ("rlax",)),
         KnownVariant("masks multiply", "multiplies the trace by masks, so that NaN passes"),
         KnownVariant("a zero factor multiplies", "multiplies by factors of 0, so that NaN passes"),
         KnownVariant("a zero factor multiplies the state", "multiplies the state by factors of 0, so that NaN passes"),
@@ -110,9 +111,10 @@ VARIANTS: dict[str, KnownVariant] = {
         KnownVariant("gamma of the step before", "reads the gamma of the step before", (), ("gamma_previous",)),
         KnownVariant("lam of the step before", "reads the lambda of the step before", (), ("lambda_previous",)),
         KnownVariant("ratios are not clipped", "does not clip ratios"),
+        # before the next one: of a function that returns vs - V alone, as rlax's errors, it is the targets
+        KnownVariant("targets lack the value", "returns vs - V in the place of vs", ("rlax",)),
         KnownVariant("the policy-gradient advantage is the correction", "returns vs - V as policy-gradient advantages", (), ("vtrace_pg_gae",)),
         KnownVariant("the policy-gradient advantage mixes by lam", "mixes λ vs_(t+1) + (1 - λ) V_(t+1) into the advantage", ("rlax",), ("vtrace_lambda_mix",)),
-        KnownVariant("targets lack the value", "returns vs - V in the place of vs"),
         KnownVariant(
             "targets lack the value, and the advantage mixes by lam",
             "returns vs - V in the place of vs, and mixes λ vs_(t+1) + (1 - λ) V_(t+1) into the advantage",
