@@ -1,7 +1,8 @@
-"""Stable-Baselines3: what `RolloutBuffer.compute_returns_and_advantage` computes, and a `RolloutBuffer` that computes it so."""
+"""Stable-Baselines3: what `RolloutBuffer.compute_returns_and_advantage` computes, and buffers that compute it so, `RolloutBuffer` and `DictRolloutBuffer`."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,6 @@ def compute_returns_and_advantage(
 
 
 def __getattr__(name: str) -> Any:
-    if name == "RolloutBuffer":
-        from rlscan.torch_triton.compat._sb3_buffer import RolloutBuffer
-
-        return RolloutBuffer
+    if name in ("RolloutBuffer", "DictRolloutBuffer"):
+        return getattr(importlib.import_module("rlscan.torch_triton.compat._sb3_buffer"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
