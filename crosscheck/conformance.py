@@ -564,7 +564,7 @@ class _Examination:
         return self._row_of(probe) if probe.raised or (self.base_known and probe.faulty(tuple(self.items)).any()) else None
 
     def _types(self) -> tuple[Verdict, list[_Probe]]:
-        """B11, and the windows up to the one that shows it."""
+        """B11, and all its windows, by which what does not show in one type is told from what does."""
         drawn = next(self.drawn(FORMULA))
         plain = drawn.window(AtRandom(2), ROWS, STEPS)
         if "log_rhos" in plain:
@@ -577,10 +577,8 @@ class _Examination:
         few, many = with_digits(2.0**-7), with_digits(2.0**-30)
         flags = list(FLAG_TYPES) if self.reading_has_flags else []
         cases = [("float64", None, many), ("float32", None, few), ("float16", None, few), *(("float32", flag, plain) for flag in flags)]
-        probes: list[_Probe] = []
-        for float_dtype, flag_dtype, facts in cases:
-            probe = self.probe(drawn, facts, float_dtype=float_dtype, flag_dtype=flag_dtype)
-            probes.append(probe)
+        probes = [self.probe(drawn, facts, float_dtype=float_dtype, flag_dtype=flag_dtype) for float_dtype, flag_dtype, facts in cases]
+        for (float_dtype, flag_dtype, _), probe in zip(cases, probes, strict=True):
             if probe.raised or (self.base_known and probe.faulty(tuple(self.items)).any()):
                 words = f"flags are {flag_dtype}" if flag_dtype else f"arrays are {float_dtype}"
                 return Verdict("B11", VIOLATED, RULES["B11"].statement, self._row_of(probe, words)), probes
@@ -648,6 +646,8 @@ class _Examination:
                 del apart["B11"]
         if of_nan:
             spoiling = [definition for definition in known if definition.mutation and definition.mutation.rule in ABOUT_NAN]
+            # of what explains it alike, first what is about a rule that is violated
+            spoiling.sort(key=lambda definition: definition.mutation is not None and definition.mutation.rule not in of_nan)
             start = found[0].mutation
             joined = [start, *(start.and_also(each.mutation) for each in spoiling if each.mutation)] if start else []
             more = [_Definition(self.recurrence, both) for both in joined if both is not None] if start else spoiling

@@ -403,7 +403,8 @@ def _named(results: Any) -> list[tuple[str, Any]]:
         return list(zip(results._fields, results, strict=True))
     if dataclasses.is_dataclass(results) and not isinstance(results, type):
         return [(field.name, getattr(results, field.name)) for field in dataclasses.fields(results)]
-    if isinstance(results, tuple | list) and any(hasattr(result, "shape") for result in results):
+    # a list of numbers is one result, whatever kind of numbers
+    if isinstance(results, tuple | list) and any(len(getattr(result, "shape", ())) for result in results):
         return [(f"result {number}", result) for number, result in enumerate(results)]
     return [("result", results)]
 

@@ -644,6 +644,41 @@ def test_types_are_looked_at():
     assert witness_of(report, "B11").note == "arrays are float16"
 
 
+def test_results_of_another_type_are_no_running_value_in_it():
+    def rounded(rewards, dones, gamma):
+        returns = reference.discounted_returns(rewards.astype(np.float64), terminated=dones, gamma=gamma)
+        return returns.astype(np.float32)
+
+    report = conform(rounded, "discounted_returns")
+    assert report.behaves == ()
+    assert report.diagnosis.endswith("rounded gives right numbers; violates B11 (arrays are float64).")
+
+
+def test_a_list_of_numbers_is_a_result():
+    def one_row(rewards, dones, gamma):
+        returns, last = [], 0.0
+        for reward, done in zip(reversed(rewards), reversed(dones), strict=True):
+            last = reward + (0 if done else gamma * last)
+            returns.insert(0, last)
+        return returns
+
+    report = conform(one_row, "discounted_returns", layout="row", rules=["formula", "B1"])
+    assert report.conforms
+    assert report.outputs == {"returns": "result, by its numbers"}
+
+
+def test_what_has_no_masks_multiplies_by_none():
+    def to_go(rewards, gamma):
+        returns, last = np.zeros_like(rewards), 0.0
+        for t in reversed(range(len(rewards))):
+            returns[t] = last = rewards[t] + gamma * last
+        return returns
+
+    report = conform(to_go, "discounted_returns", rules=(*FINITE, "B5", "B6"))
+    assert report.violated == ("B6",)
+    assert report.behaves == (("a zero factor multiplies the state",),)
+
+
 def test_sizes_are_looked_at():
     def reads_the_first(rewards, values, dones, last_value, gamma, lam):
         assert rewards[0, 0] == rewards[0, 0]
