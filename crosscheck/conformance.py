@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlscan.crosscheck.mutants import MUTATIONS, PUBLISHED, Mutant, Mutation, mutated
-from rlscan.crosscheck.reading import LAYOUTS, MEANINGS, SHAPES, Facts, Framework, Layout, Raised, Reading, Target
+from rlscan.crosscheck.reading import LAYOUTS, MEANINGS, SHAPES, Facts, Framework, Layout, Raised, Reading, Target, printable
 from rlscan.crosscheck.windows import FORMULA, MADE_HERE, PARAMETERS, AtRandom, ByHypothesis, Drawn
 from rlscan.spec.bound import bound
 from rlscan.spec.calls import check, complete
@@ -221,7 +221,7 @@ def conform(
     target = Target(function, framework, adapter)
     readings = target.readings(recurrence, layout)
     examined = max((_Examination(target, recurrence, reading, constants or {}) for reading in readings), key=lambda examination: examination.promise)
-    return examined.report(name or _name(function), tuple(dict.fromkeys(rules or rules_of(op))))
+    return examined.report(printable(name or _name(function)), tuple(dict.fromkeys(rules or rules_of(op))))
 
 
 def _name(function: Callable) -> str:

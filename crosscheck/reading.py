@@ -389,7 +389,12 @@ def _in_words(error: BaseException) -> str:
         lines = str(error).strip().splitlines()
     except Exception:  # an error of somebody's may not even say what it is
         lines = []
-    return f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
+    return printable(f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": "))
+
+
+def printable(text: str) -> str:
+    """What a terminal would obey, and what no file can hold, is shown as a question mark."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _wide(framework: str, told: Mapping[str, Any]) -> Any:
@@ -398,7 +403,7 @@ def _wide(framework: str, told: Mapping[str, Any]) -> Any:
 
 def _named(results: Any) -> list[tuple[str, Any]]:
     if isinstance(results, Mapping):
-        return [(str(name), result) for name, result in results.items()]
+        return [(printable(str(name)), result) for name, result in results.items()]
     if hasattr(results, "_fields"):
         return list(zip(results._fields, results, strict=True))
     if dataclasses.is_dataclass(results) and not isinstance(results, type):

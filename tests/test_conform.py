@@ -624,6 +624,19 @@ def test_a_function_that_refuses_nan_passes_none():
     assert report.diagnosis == "refuses_nan gives right numbers; has no results on windows of B5, B6, B9: AssertionError: NaN in what is given."
 
 
+def test_words_that_no_file_can_hold(tmp_path):
+    def gae(rewards, values, dones, last_value, gamma, lam):
+        if dones.any():
+            raise RuntimeError("\x1b[31m \ud800")
+        return {"adv\n": right(rewards, values, dones, last_value, gamma, lam)}
+
+    report = conform(gae, "gae", rules=FINITE, name="gae\x07")
+    assert report.name == "gae?"
+    assert report.outputs == {"advantages": "adv?, by its numbers"}
+    assert witness_of(report, "B1").raised == "RuntimeError: ?[31m ?"
+    (tmp_path / "found.html").write_text(page([report]) + markdown([report]) + str(report), encoding="utf-8")
+
+
 def test_types_are_looked_at():
     report = conform(in_float32, "gae", rules=["B11"])
     assert report.violated == ("B11",)
