@@ -141,6 +141,7 @@ class Report:
 
     def require(self, rule: str) -> None:
         """An `AssertionError` with the window that shows it, where the rule is violated; or with a fault of the function."""
+        __tracebackhide__ = True  # by pytest, for the message says it all
         verdict = self[rule]
         if self.faults:
             raise AssertionError(f"{self.name}: {'; '.join(self.faults)}")
