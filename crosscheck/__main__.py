@@ -124,7 +124,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     _add_files(peers)
     peers.set_defaults(command=_peers)
 
-    report = commands.add_parser("report", help="render the JSON of a run, of a benchmark or of conform, as a Markdown page and its plots")
+    report = commands.add_parser("report", help="render the JSON of a run, of a benchmark or of conform, as a Markdown page and what is beside it")
     report.add_argument("json", type=Path, metavar="FILE.json")
     report.add_argument("--to", type=_page_to_write, metavar="FILE.md", help="default: standard output")
     report.set_defaults(command=_report)
@@ -423,9 +423,17 @@ def _tables_can_be_shown() -> bool:
     return found
 
 
+def _one_file_for_two(options: argparse.Namespace) -> bool:
+    if same := bool(options.json and options.html and options.json.resolve() == options.html.resolve()):
+        print(f"--json and --html are both {options.json}; wanted two files", file=sys.stderr)
+    return same
+
+
 def _peers(options: argparse.Namespace) -> int:
     from rlscan.crosscheck.peers import PEERS
 
+    if _one_file_for_two(options):
+        return 2
     if not _tables_can_be_shown():
         return 1
     missing = {peer.path: reason for peer in PEERS if (reason := peer.missing())}
@@ -450,6 +458,8 @@ def _show_conformance(reports: Sequence[Any], options: argparse.Namespace) -> No
 def _conform(options: argparse.Namespace) -> int:
     from rlscan.crosscheck.conformance import conform
 
+    if _one_file_for_two(options):
+        return 2
     if not _tables_can_be_shown():
         return 1
     sys.path.append(os.getcwd())  # as `python` has it, and an installed command has not
@@ -470,7 +480,12 @@ def _imported(path: str) -> Any:
     module, colon, names = path.partition(":")
     if not module or not colon or not names:
         raise ValueError("is not like package.module:function")
-    function = importlib.import_module(module)
+    try:
+        function = importlib.import_module(module)
+    except ImportError:
+        raise
+    except (Exception, SystemExit) as error:  # a module of somebody's may do anything when it is imported
+        raise ImportError(f"{type(error).__name__} when it was imported: {error}") from error
     for name in names.split("."):
         function = getattr(function, name)
     if not callable(function):

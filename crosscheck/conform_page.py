@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
@@ -100,10 +101,11 @@ STYLE = """
 * { box-sizing: border-box }
 body { margin: 0 auto; padding: 1rem; max-width: 110rem; background: var(--paper); color: var(--ink); font: 1rem/1.45 system-ui, sans-serif }
 .wide { overflow-x: auto }
-table { border-collapse: collapse }
+table { border-collapse: separate; border-spacing: 0 }
 th, td { border-bottom: 1px solid var(--line); padding: .4rem .7rem; text-align: left; vertical-align: top; overflow-wrap: anywhere }
-thead th, td { min-width: 11rem }
-tbody th { position: sticky; left: 0; background: var(--paper); font-weight: 600; min-width: 7rem; overflow-wrap: normal }
+thead th + th, td { min-width: 11rem }
+th:first-child { position: sticky; left: 0; background: var(--paper); font-weight: 600; overflow-wrap: normal }
+td > p:first-child { margin-top: 0 }
 thead small, tbody th small { display: block; font-weight: 400; color: var(--soft) }
 .holds { color: var(--good) } .violated { color: var(--bad); font-weight: 600 } .unsaid { color: var(--soft) }
 summary { cursor: pointer }
@@ -112,14 +114,15 @@ svg { display: block; font: 12px ui-monospace, monospace }
 svg text { fill: var(--ink) } svg .soft { fill: var(--soft) } svg .band { fill: var(--band) } svg .wrong { fill: var(--wrong) }
 svg .terminated { stroke: var(--bad); stroke-width: 3 } svg .truncated { stroke: var(--bad); stroke-width: 3; stroke-dasharray: 5 3 }
 svg .starts { stroke: var(--good); stroke-width: 3 } svg .invalid { fill: var(--line); opacity: .45 }
-@media (max-width: 40rem) { body { padding: .5rem } th, td { padding: .3rem .4rem } tbody th { position: static } }
+@media (max-width: 40rem) { body { padding: .5rem } th, td { padding: .3rem .4rem } tbody th { max-width: 7rem } }
 """
 
 
 def page(reports: Sequence[Report], title: str = "Conformance") -> str:
     """One HTML page: rules down, functions across. It loads nothing and runs nothing; a click on what is violated opens the window that shows it."""
     head = "".join(
-        f'<th scope="col">{escape(report.name)}<small>{escape(f"{report.op}, {report.framework}, {report.layout}")}</small></th>' for report in reports
+        f'<th scope="col">{_breakable(report.name)}<small>{escape(f"{report.op}, {report.framework}")}</small><small>{escape(report.layout)}</small></th>'
+        for report in reports
     )
     rows = [f'<tr><th scope="row">diagnosis</th>{"".join(_diagnosis(report) for report in reports)}</tr>']
     for rule, name in _rules(reports):
@@ -136,7 +139,8 @@ def page(reports: Sequence[Report], title: str = "Conformance") -> str:
 </head>
 <body>
 <h1>{escape(title)}</h1>
-<p>Open what is violated to see the smallest window that was found to show it: a solid bar behind a step is a termination, a dashed one a truncation.</p>
+<p>Open what is violated to see the smallest window that was found to show it: a solid bar behind a step is a termination, a dashed one a truncation,
+a bar before a step the start of a segment; what is shaded is no transition.</p>
 <div class="wide">
 <table>
 <thead><tr><th scope="col">rule</th>{head}</tr></thead>
@@ -151,9 +155,14 @@ def page(reports: Sequence[Report], title: str = "Conformance") -> str:
 
 
 def _diagnosis(report: Report) -> str:
-    faults = "".join(f'<p class="violated">{escape(f"Fault: {report.name} {fault}.")}</p>' for fault in report.faults)
+    faults = "".join(f'<p class="violated">{_breakable(f"Fault: {report.name} {fault}.")}</p>' for fault in report.faults)
     understood = "".join(f"<li>{escape(line)}</li>" for line in _understood(report))
-    return f"<td><p>{escape(report.diagnosis)}</p>{faults}<details><summary>how it was called</summary><ul>{understood}</ul></details></td>"
+    return f"<td><p>{_breakable(report.diagnosis)}</p>{faults}<details><summary>how it was called</summary><ul>{understood}</ul></details></td>"
+
+
+def _breakable(words: str) -> str:
+    """Names of functions are longer than a column is wide; they break behind an underscore, and inside a word only where they must."""
+    return re.sub(r"(?<=[^\W_])_", "_<wbr>", escape(words))
 
 
 def _cell(verdict: Verdict | None) -> str:

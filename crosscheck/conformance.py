@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlscan.crosscheck.mutants import MUTATIONS, PUBLISHED, Mutant, Mutation, mutated
-from rlscan.crosscheck.reading import LAYOUTS, MEANINGS, SHAPES, Facts, Framework, Layout, Raised, Reading, Target
+from rlscan.crosscheck.reading import LAYOUTS, MEANINGS, SHAPES, Facts, Framework, Layout, Raised, Reading, Target, printable
 from rlscan.crosscheck.windows import FORMULA, MADE_HERE, PARAMETERS, AtRandom, ByHypothesis, Drawn
 from rlscan.spec.bound import bound
 from rlscan.spec.calls import check, complete
@@ -122,7 +122,10 @@ class Report:
     diagnosis: str = ""
 
     def __getitem__(self, rule: str) -> Verdict:
-        return next(verdict for verdict in self.verdicts if verdict.rule == rule)
+        for verdict in self.verdicts:
+            if verdict.rule == rule:
+                return verdict
+        raise KeyError(f"{rule} was not looked at; wanted one of {', '.join(verdict.rule for verdict in self.verdicts)}")
 
     def __iter__(self) -> Iterator[Verdict]:
         return iter(self.verdicts)
@@ -138,6 +141,7 @@ class Report:
 
     def require(self, rule: str) -> None:
         """An `AssertionError` with the window that shows it, where the rule is violated; or with a fault of the function."""
+        __tracebackhide__ = True  # by pytest, for the message says it all
         verdict = self[rule]
         if self.faults:
             raise AssertionError(f"{self.name}: {'; '.join(self.faults)}")
@@ -204,18 +208,32 @@ def conform(
         raise ValueError(f"framework is {framework!r}; wanted numpy, torch or jax")
     if layout is not None and layout not in LAYOUTS:
         raise ValueError(f"layout is {layout!r}; wanted one of {', '.join(LAYOUTS)}")
-    if unknown := [rule for rule in rules or () if rule not in rules_of(op)]:
+    if rules is not None and (isinstance(rules, str) or not rules):
+        raise ValueError(f"rules is {rules!r}; wanted a sequence of some of {', '.join(rules_of(op))}")
+    if unknown := [str(rule) for rule in rules or () if rule not in rules_of(op)]:
         raise ValueError(f"rules: {', '.join(unknown)} is not known; wanted some of {', '.join(rules_of(op))}")
-    if unknown := [constant for constant in constants or {} if constant not in ("gamma", "lam")]:
+    if not isinstance(constants, Mapping | None):
+        raise TypeError(f"constants is {constants!r}; wanted a mapping")
+    if unknown := [str(constant) for constant in constants or {} if constant not in ("gamma", "lam")]:
         raise ValueError(f"constants: {', '.join(unknown)} is not known; wanted gamma or lam")
+    for constant, number in (constants or {}).items():
+        if not isinstance(number, int | float) or not 0 <= number <= 1:
+            raise ValueError(f"constants: {constant} is {number!r}; wanted a number in [0, 1]")
     target = Target(function, framework, adapter)
     readings = target.readings(recurrence, layout)
     examined = max((_Examination(target, recurrence, reading, constants or {}) for reading in readings), key=lambda examination: examination.promise)
-    return examined.report(name or getattr(function, "__qualname__", None) or repr(function), tuple(rules or rules_of(op)))
+    return examined.report(printable(name or _name(function)), tuple(dict.fromkeys(rules or rules_of(op))))
+
+
+def _name(function: Callable) -> str:
+    """The same in every run, unlike what objects are shown as."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
 def _recurrence(op: str) -> Recurrence:
-    if op not in RECURRENCES:
+    if not isinstance(op, str) or op not in RECURRENCES:
         raise ValueError(f"op is {op!r}; wanted one of {', '.join(RECURRENCES)}")
     return RECURRENCES[op]
 
@@ -240,7 +258,7 @@ class _Definition:
         arguments = {name: x.astype(dtype) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x for name, x in self.mutant.arguments(call).items()}
         checked = check(self.mutant.recurrence, complete(self.mutant.recurrence, arguments), NumPyArrays())
         with np.errstate(all="ignore"):
-            return dict(zip(self.original.output_names, bound(checked), strict=True))
+            return dict(zip(self.original.output_names, map(self.mutant.given_back, bound(checked)), strict=True))
 
 
 def agree(got: np.ndarray, right: np.ndarray, limit: np.ndarray) -> np.ndarray:
@@ -425,7 +443,7 @@ class _Examination:
         reading = {parameter: MEANINGS[meaning].says for parameter, meaning in self.reading.parameters}
         if self.promise < 0:
             verdicts = tuple(Verdict(rule, UNSAID, "it has no results") for rule in rules)
-            layout, diagnosis = self.reading.layout, f"{name} {self.faults[0]}."
+            layout, diagnosis = self.reading.layout, f"{name} gives no results to judge."
             return Report(name, self.recurrence.name, self.target.framework, layout, reading, {}, verdicts, tuple(self.faults), (), diagnosis)
         first = next(self.drawn(FORMULA)).window(AtRandom(0), ROWS, STEPS)
         before = self._attempt(first)
@@ -446,13 +464,17 @@ class _Examination:
             else:
                 made[rule] = self._probes(rule)
                 verdicts[rule] = self._judged(rule, made[rule])
-        verdicts |= {rule: judged() for rule, judged in (("B10", self._sizes), ("B11", self._types)) if rule in rules}
+        typed: list[_Probe] = []
+        if "B10" in rules:
+            verdicts["B10"] = self._sizes()
+        if "B11" in rules:
+            verdicts["B11"], typed = self._types()
         verdicts["B12"] = Verdict("B12", UNSAID, "it takes 2^31 elements to see, and is not tried")
         if not self.constant or not _same_results(before, self._attempt(first)):
             self.faults.append("gives other results when it is called again with the same arguments")
         if self.target.changes:
             self.faults.append(f"changes its arguments: {', '.join(sorted(self.target.changes))}")
-        behaves, diagnosis = self._diagnosis(name, made, verdicts)
+        behaves, diagnosis = self._diagnosis(name, made, verdicts, typed)
         outputs = {output: f"{item}, {self.how[output]}" for output, item in self.items.items()}
         chosen = tuple(verdicts[rule] for rule in rules)
         layout = f"{self.reading.layout}, {SHAPES[self.reading.layout]}"
@@ -499,7 +521,8 @@ class _Examination:
 
         for rows, steps in itertools.product((1, 2) if self.reading.layout != "row" else (1,), sizes):
             try:
-                return self._row_of(self.probe(*hypothesis.find(windows(rows, steps), shows, settings=settings)))
+                note = "it shows only beside another row" if rows > 1 else None
+                return self._row_of(self.probe(*hypothesis.find(windows(rows, steps), shows, settings=settings)), note)
             except (NoSuchExample, Flaky):
                 continue
         return None
@@ -541,21 +564,26 @@ class _Examination:
         probe = self.probe(drawn, drawn.window(AtRandom(rows), rows, steps))
         return self._row_of(probe) if probe.raised or (self.base_known and probe.faulty(tuple(self.items)).any()) else None
 
-    def _types(self) -> Verdict:
-        """B11. Twice: by numbers that have more digits than the narrower type, and all of whose sums and products here are exact in the wider one."""
+    def _types(self) -> tuple[Verdict, list[_Probe]]:
+        """B11, and all its windows, by which what does not show in one type is told from what does."""
         drawn = next(self.drawn(FORMULA))
         plain = drawn.window(AtRandom(2), ROWS, STEPS)
         if "log_rhos" in plain:
             plain["log_rhos"] = np.zeros_like(plain["log_rhos"])  # no exponential is exact
-        long = {name: x * (1 + 2.0**-30) if isinstance(x, np.ndarray) and x.dtype.kind == "f" and name != "factor" else x for name, x in plain.items()}
-        flags = [None] if not self.reading_has_flags else list(FLAG_TYPES)
-        cases = [("float64", None, long), ("float32", None, plain), ("float16", None, plain), *(("float32", flag, plain) for flag in flags if flag)]
-        for float_dtype, flag_dtype, facts in cases:
-            probe = self.probe(drawn, facts, float_dtype=float_dtype, flag_dtype=flag_dtype)
+
+        def with_digits(least: float) -> dict[str, Any]:
+            """Numbers that have so many digits that their sums do not fit into a narrower type."""
+            return {name: x * (1 + least) if isinstance(x, np.ndarray) and x.dtype.kind == "f" and name != "factor" else x for name, x in plain.items()}
+
+        few, many = with_digits(2.0**-7), with_digits(2.0**-30)
+        flags = list(FLAG_TYPES) if self.reading_has_flags else []
+        cases = [("float64", None, many), ("float32", None, few), ("float16", None, few), *(("float32", flag, plain) for flag in flags)]
+        probes = [self.probe(drawn, facts, float_dtype=float_dtype, flag_dtype=flag_dtype) for float_dtype, flag_dtype, facts in cases]
+        for (float_dtype, flag_dtype, _), probe in zip(cases, probes, strict=True):
             if probe.raised or (self.base_known and probe.faulty(tuple(self.items)).any()):
                 words = f"flags are {flag_dtype}" if flag_dtype else f"arrays are {float_dtype}"
-                return Verdict("B11", VIOLATED, RULES["B11"].statement, self._row_of(probe, words))
-        return Verdict("B11", HOLDS)
+                return Verdict("B11", VIOLATED, RULES["B11"].statement, self._row_of(probe, words)), probes
+        return Verdict("B11", HOLDS), probes
 
     @property
     def reading_has_flags(self) -> bool:
@@ -590,33 +618,50 @@ class _Examination:
                 return [pair]
         return []
 
-    def _diagnosis(self, name: str, made: Mapping[str, Sequence[_Probe]], verdicts: Mapping[str, Verdict]) -> tuple[tuple[tuple[str, ...], ...], str]:
+    def _diagnosis(
+        self, name: str, made: Mapping[str, Sequence[_Probe]], verdicts: Mapping[str, Verdict], typed: Sequence[_Probe]
+    ) -> tuple[tuple[tuple[str, ...], ...], str]:
         numbers = [probe for rule, probes in made.items() if rule not in ABOUT_NAN for probe in probes]
         spoilt = [probe for rule, probes in made.items() if rule in ABOUT_NAN for probe in probes]
-        wrong = [rule for rule in made if verdicts[rule].status == VIOLATED]
+        violated = [rule for rule in made if verdicts[rule].status == VIOLATED]
+        # where it raises, there are no numbers by which to know it
+        wrong = [rule for rule in violated if any(probe.got is not None and probe.faulty(tuple(self.items), self.base_known).any() for probe in made[rule])]
+        raised = {rule: next((probe.raised for probe in made[rule] if probe.raised), None) for rule in violated}
+        of_nan = [rule for rule in wrong if rule in ABOUT_NAN]
+        # sizes and types, whose witnesses say which
+        apart = {rule: verdict.witness.note for rule, verdict in verdicts.items() if rule in ("B10", "B11") and verdict.witness}
         if not self.constant:
             return (), f"{name} gives other results each time, so that no more can be said."
-        if not wrong:
+        if not violated and not apart:
             what = "does what rlscan does, in all that its parameters can say" if not self.faults else "gives right numbers"
             return (), f"{name} {what}."
-        known, of_nan = _known(self.recurrence), ""
-        found = [self.reference]
-        if any(rule not in ABOUT_NAN for rule in wrong):
+        known, found, unknown = _known(self.recurrence), [self.reference], list[str]()
+        if len(of_nan) < len(wrong):
             found = self._search(numbers, known)
             if not found:
-                return (), f"{name} does what no known variant does, nor any two of them: {', '.join(wrong)} violated."
-        if any(rule in ABOUT_NAN for rule in wrong):
+                return (), f"{name} does what no known variant does, nor any two of them: {', '.join([*violated, *apart])} violated."
+        elif "B11" in apart:
+            rounding = [definition for definition in known if definition.mutation and definition.mutation.rule == "B11"]
+            if alike := self._search([*numbers, *typed], rounding, pairs=False):
+                found = alike
+                del apart["B11"]
+        if of_nan:
             spoiling = [definition for definition in known if definition.mutation and definition.mutation.rule in ABOUT_NAN]
+            # of what explains it alike, first what is about a rule that is violated
+            spoiling.sort(key=lambda definition: definition.mutation is not None and definition.mutation.rule not in of_nan)
             start = found[0].mutation
             joined = [start, *(start.and_also(each.mutation) for each in spoiling if each.mutation)] if start else []
             more = [_Definition(self.recurrence, both) for both in joined if both is not None] if start else spoiling
-            alike = self._search([*numbers, *spoilt], more, pairs=start is None)
-            if alike:
+            if alike := self._search([*numbers, *spoilt], more, pairs=start is None):
                 found = alike[:1]
             else:
-                of_nan = f"handles NaN as no known variant does: {', '.join(rule for rule in wrong if rule in ABOUT_NAN)} violated"
+                unknown.append(f"handles NaN as no known variant does: {', '.join(of_nan)} violated")
+        for words in dict.fromkeys(filter(None, raised.values())):
+            unknown.append(f"has no results on windows of {', '.join(rule for rule in raised if raised[rule] == words)}: {words}")
+        unknown += [f"violates {rule} ({note})" for rule, note in apart.items()]
         behaves = tuple(tuple(each.mutation.name.split("; ")) for each in found[:MOST_CHOICES] if each.mutation)
-        does = [", or ".join("; ".join(map(_phrase, names)) for names in behaves) or "is right wherever all numbers are finite", *([of_nan] if of_nan else [])]
+        right = "is right wherever all numbers are finite" if of_nan else "gives right numbers"
+        does = [", or ".join("; ".join(map(_phrase, names)) for names in behaves) or right, *unknown]
         return behaves, f"{name} {'; '.join(does)}."
 
 

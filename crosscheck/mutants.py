@@ -85,6 +85,14 @@ def product_step(addend: Array, factor: Array, state: Array) -> Array:
     return addend + factor * state
 
 
+def step_in_bfloat16(addend: Array, factor: Array, state: Array) -> Array:
+    """Rounded to nearest, ties to even: bfloat16 is the upper half of a float32."""
+    right = xp.asarray(addend + times(factor, state), xp.float32)
+    bits = right.view(xp.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1) & 0xFFFF0000).view(xp.float32)
+    return xp.where(xp.isfinite(right), rounded, right).astype(xp.float64)
+
+
 def cut_where_invalid(addend: Array, factor: Array, valid: Array) -> tuple[Array, Array]:
     return xp.where(valid, addend, 0.0), xp.where(valid, factor, 0.0)
 
@@ -196,6 +204,28 @@ def retrace_with_a_ratio(
     return at_most(rho_bar, xp.exp(log_rho)) * addend, factor
 
 
+def returns_of_all_values(
+    reward: Array, next_value: Array, final_value: Array, last: Array, terminated: Array, truncated: Array, gamma: Array
+) -> tuple[Array, Array]:  # fmt: skip
+    weight = xp.where(truncated | last, 1.0, 0.0)
+    successor = successor_value(next_value, final_value, truncated)
+    return reward + bootstrap(gamma, terminated, weight * successor), cut(gamma, truncated | last | terminated)
+
+
+def factors_of_one_for_zero(addend: Array, factor: Array) -> tuple[Array, Array]:
+    return addend, xp.where(factor == 0.0, 1.0, factor)
+
+
+def reshaped_to_time_major(result: Array) -> Array:
+    """Of `[N, T]` as it was computed, where `[T, N]` was wanted; with time last again."""
+    return result.reshape(result.shape[::-1]).T
+
+
+def reshaped_to_batch_major(result: Array) -> Array:
+    """Likewise of `[T, N]`."""
+    return result.T.reshape(result.shape)
+
+
 def _with_last(arguments: dict[str, Any], last: Array) -> dict[str, Any]:
     """Another value behind the window, wherever it is said."""
     changed = {"bootstrap_value": last} if arguments.get("bootstrap_value") is not None else {}
@@ -279,6 +309,7 @@ class Mutation:
         arguments: what the caller gets wrong, and the arguments that this takes.
         spares: the recurrences in which it changes no result, and so is no mistake.
         functions: for a recurrence's name, faulty coefficient and output functions; None in the place of one that is right.
+        results: what becomes of each result, `[N, T]`, in the end.
     """
 
     name: str
@@ -290,6 +321,7 @@ class Mutation:
     arguments: tuple[Callable[[dict[str, Any]], dict[str, Any]], tuple[str, ...]] | None = None
     spares: tuple[str, ...] = ()
     functions: Mapping[str, tuple[Callable | None, Callable | None]] = dataclasses.field(default_factory=dict)
+    results: Callable[[Array], Array] | None = None
 
     def handed(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments that the faulty caller hands over."""
@@ -300,7 +332,7 @@ class Mutation:
     def and_also(self, other: Mutation) -> Mutation | None:
         """Both mistakes at once; None where they are made at the same place."""
         pairs = [(self.helpers, other.helpers), (self.taps, other.taps), (self.around, other.around), (self.functions, other.functions)]
-        if any(set(one) & set(two) for one, two in pairs) or (self.seed and other.seed):
+        if any(set(one) & set(two) for one, two in pairs) or (self.seed and other.seed) or (self.results and other.results):
             return None
         helpers, taps, around, functions = ({**one, **two} for one, two in pairs)
         return Mutation(
@@ -313,6 +345,7 @@ class Mutation:
             (lambda arguments: other.handed(self.handed(arguments)), ()),
             (*self.spares, *other.spares),
             functions,
+            self.results or other.results,
         )
 
 
@@ -421,12 +454,24 @@ PUBLISHED = (
         functions={"vtrace": (None, advantage_of_the_next_episode)},
     ),
     Mutation("the TD error has a ratio", "formula", functions={"retrace": (retrace_with_a_ratio, None)}),
+    Mutation("the expectation is one step late", "formula", taps={"expected_next_q": (Read("expected_next_q", "preceding", edge=0.0),)}),
+    Mutation("a factor of 0 does not reset", "B6", functions={"affine_scan": (factors_of_one_for_zero, None)}),
+    Mutation("the state is kept in bfloat16", "B11", around={"step": step_in_bfloat16}),
+    Mutation("rows are reshaped to time-major", "formula", results=reshaped_to_time_major),
+    Mutation("steps are reshaped to batch-major", "formula", results=reshaped_to_batch_major),
     # The two helpers by which all but the two successor values is selected, and the scan's own step.
     Mutation(
         "nothing is selected, all is multiplied",
         "B5",
         {coefficients.cut: masked, coefficients.times: product},
         around={"step": product_step},
+    ),
+    Mutation(
+        "values are read where they weigh nothing",
+        "B5",
+        {coefficients.cut: masked, coefficients.times: product},
+        around={"step": product_step},
+        functions={"discounted_returns": (returns_of_all_values, None)},
     ),
     Mutation(
         "invalid steps are zero steps",
@@ -458,10 +503,15 @@ class Mutant:
         return self.mutation.handed(arguments)
 
     def results(self, arguments: dict[str, Any]) -> tuple[Array, ...]:
-        """By the loop, on NumPy arrays with time last."""
+        """By the loop, on NumPy arrays."""
         call = check(self.recurrence, complete(self.recurrence, self.arguments(arguments)), NumPyArrays())
         with exchanged(self.mutation.around), xp.errstate(all="ignore"):
-            return loop(call)
+            return tuple(self.given_back(result, arguments.get("time_axis", -1)) for result in loop(call))
+
+    def given_back(self, result: Array, time_axis: int = -1) -> Array:
+        if self.mutation.results is None or result.ndim != 2:
+            return result
+        return xp.moveaxis(self.mutation.results(xp.moveaxis(result, time_axis, -1)), -1, time_axis)
 
 
 @functools.cache

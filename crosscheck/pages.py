@@ -5,23 +5,28 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 
 from rlscan.crosscheck import bench, bench_report, conform_page, conformance, report
 from rlscan.crosscheck.compare import Report
 
 
 def rendered(source: Path, name: str) -> dict[str, str]:
-    """The page and its plots by file name; without matplotlib only the page. A `ValueError` where the source is neither."""
+    """The page by file name, with its plots (which need matplotlib) or, of conformance, the page in HTML. A `ValueError` where the source is none of these."""
     try:
-        data = json.loads(source.read_text(encoding="utf-8"))
-    except ValueError:
-        data = None
-    if not isinstance(data, dict) or (data.get("kind") not in (bench.KIND, conformance.KIND) and "tallies" not in data):
-        raise ValueError("it is no JSON of a run, of a benchmark or of conform")
-    if data.get("kind") == conformance.KIND:
-        return {f"{name}.md": conform_page.markdown([conformance.Report.from_json(each) for each in data["reports"]])}
-    if data.get("kind") != bench.KIND:
-        return {f"{name}.md": report.page(Report.from_json(data))}
-    found = bench.Found.from_json(data)
+        found = _found(json.loads(source.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError("it is no JSON of a run, of a benchmark or of conform") from error
+    if isinstance(found, list):
+        return {f"{name}.md": conform_page.markdown(found), f"{name}.html": conform_page.page(found)}
+    if isinstance(found, Report):
+        return {f"{name}.md": report.page(found)}
     plots = bench_report.plots(found, name) if importlib.util.find_spec("matplotlib") else {}
     return {f"{name}.md": bench_report.page(found, name), **plots}
+
+
+def _found(data: Any) -> list[conformance.Report] | Report | bench.Found:
+    kind = data.get("kind")
+    if kind == conformance.KIND:
+        return [conformance.Report.from_json(each) for each in data["reports"]]
+    return bench.Found.from_json(data) if kind == bench.KIND else Report.from_json(data)

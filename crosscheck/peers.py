@@ -88,6 +88,20 @@ def tianshou_gae(function: Callable) -> Callable:
     return called
 
 
+def rllib_targets(function: Callable) -> Callable:
+    def called(rewards: Any, values: Any, next_values: Any, terminated: Any, truncated: Any, gamma: float, lam: float) -> Any:
+        # as its connector does: behind each end of an episode, or of the window, a row for V of the last state
+        ended = np.logical_or(terminated, truncated)
+        ended[-1:] = True
+        step = np.repeat(np.arange(len(rewards)), 1 + ended)
+        appended = np.append(False, step[1:] == step[:-1])[: len(step)]
+        arranged = np.where(appended, next_values[step], values[step]), np.where(appended, 0.0, rewards[step])
+        targets = function(*arranged, terminated[step], np.logical_or(ended[step], appended), gamma, lam)
+        return {"value_targets": targets[~appended]}
+
+    return called
+
+
 def sb3_buffer(buffer_type: Callable) -> Callable:
     from gymnasium.spaces import Box, Discrete
 
@@ -112,12 +126,15 @@ def purejaxrl_gae(function: Callable) -> Callable:
 
 
 TORCHRL, RLAX, FORMULAS = "torchrl.objectives.value.functional", "rlax", "rlscan.crosscheck.formulas"
+RLLIB_TARGETS, RLLIB_VTRACE = "ray.rllib.utils.postprocessing.value_predictions", "ray.rllib.algorithms.impala.torch.vtrace_torch_v2"
 
 PEERS = (
     Peer("TorchRL", "torchrl", f"{TORCHRL}:generalized_advantage_estimate", "gae", "torch", "batch", torchrl_gae),
     Peer("TorchRL", "torchrl", f"{TORCHRL}:vtrace_advantage_estimate", "vtrace", "torch", "batch", torchrl_vtrace),
     Peer("Stable-Baselines3", "stable-baselines3", "stable_baselines3.common.buffers:RolloutBuffer", "gae", "numpy", "time", sb3_buffer),
     Peer("Tianshou", "tianshou", "tianshou.algorithm.algorithm_base:_gae", "gae", "numpy", "row", tianshou_gae),
+    Peer("RLlib", "ray", f"{RLLIB_TARGETS}:compute_value_targets", "gae", "numpy", "row", rllib_targets),
+    Peer("RLlib", "ray", f"{RLLIB_VTRACE}:vtrace_torch", "vtrace", "torch", "time"),
     Peer("rlax", "rlax", f"{RLAX}:truncated_generalized_advantage_estimation", "gae", "jax", "row", compiled=True),
     Peer("rlax", "rlax", f"{RLAX}:vtrace", "vtrace", "jax", "row", compiled=True),
     Peer("rlax", "rlax", f"{RLAX}:lambda_returns", "lambda_returns", "jax", "row", compiled=True),

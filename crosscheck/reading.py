@@ -128,8 +128,8 @@ MEANINGS: dict[str, Meaning] = {
         _same("final_values", "V(s'_t) where truncated", "final_value terminal_value terminal_values final_vals bootstrap_values"),
         _same("valid", "this step is a transition", "valids mask masks response_mask loss_mask action_mask token_mask attention_mask", "flags"),
         _same("starts", "the first step of a segment", "starts_at segment_starts is_first resets boundaries", "flags"),
-        _same("gamma", "gamma, a number", "discount discount_factor disc g", "number"),
-        _same("lam", "lambda, a number", "lambda_ lambd lmbda lamda lmbd gae_lambda gae_lam td_lambda lambda_t trace_decay", "number"),
+        _same("gamma", "gamma, a number", "γ discount discount_factor disc g", "number"),
+        _same("lam", "lambda, a number", "λ lambda_ lambd lmbda lamda lmbd gae_lambda gae_lam td_lambda lambda_t trace_decay", "number"),
         _same("log_rhos", "log of the ratios", "log_rho log_ratio log_ratios log_importance_weights log_is"),
         Meaning(
             "ratios",
@@ -228,6 +228,10 @@ class Target:
     """
 
     def __init__(self, function: Callable, framework: Framework, adapter: Callable | Mapping[str, str | None] | None) -> None:
+        if not callable(function):
+            raise TypeError(f"function is {function!r}; wanted one that can be called")
+        if not (adapter is None or callable(adapter) or isinstance(adapter, Mapping)):
+            raise TypeError(f"adapter is {adapter!r}; wanted a mapping or a function")
         self.function, self.framework = function, framework
         self.adapter = adapter if callable(adapter) else None
         self.said = adapter if isinstance(adapter, Mapping) else {}
@@ -248,9 +252,8 @@ class Target:
             with np.errstate(all="ignore"), _wide(self.framework, told):
                 results = _named(self._call(given))
                 found = [(name, _without_last_axis(_as_numpy(result), told)) for name, result in results]
-        except Exception as error:  # whatever it raises is a finding
-            text = str(error).strip().splitlines()
-            raise Raised(f"{type(error).__name__}: {text[0] if text else ''}".rstrip(": ")) from error
+        except (Exception, SystemExit) as error:  # whatever it raises is a finding
+            raise Raised(_in_words(error)) from error
         for name, value in told.items():
             if isinstance(value, np.ndarray) and not _same_bits(_as_numpy(given[name]), value):
                 self.changes.add(name)
@@ -263,6 +266,11 @@ class Target:
         kinds = self.signature.parameters
         positional = [name for name, parameter in kinds.items() if parameter.kind is parameter.POSITIONAL_ONLY and name in given]
         return self.function(*(given[name] for name in positional), **{name: value for name, value in given.items() if name not in positional})
+
+    def _takes(self, name: Any) -> bool:
+        """By what is known of the signature, of which builtin functions tell nothing."""
+        kinds = self.signature.parameters
+        return not kinds or name in kinds or any(parameter.kind is parameter.VAR_KEYWORD for parameter in kinds.values())
 
     def _array(self, array: np.ndarray) -> Any:
         if self.framework == "torch":
@@ -278,10 +286,18 @@ class Target:
         parameters = {
             name: parameter for name, parameter in self.signature.parameters.items() if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         }
-        theirs = {name: ours for ours, name in self.said.items() if name is not None}
-        for ours in self.said:
+        theirs: dict[str, str] = {}
+        for ours, name in self.said.items():
             if ours not in MEANINGS:
                 raise ValueError(f"adapter: {ours} is no meaning; wanted some of {', '.join(MEANINGS)}")
+            if not set(MEANINGS[ours].tells) <= facts:
+                raise ValueError(f"adapter: {ours} is nothing that {recurrence.name} takes; wanted some of {', '.join(sorted(facts))}")
+            if name is not None and not self._takes(name):
+                raise ValueError(f"adapter: {ours} is {name!r}; wanted one of the function's parameters, {', '.join(parameters) or 'of which none has a name'}")
+            if name in theirs:
+                raise ValueError(f"adapter: {theirs[name]} and {ours} are both {name!r}; wanted a parameter for each")
+            if name is not None:
+                theirs[name] = ours
         candidates: dict[str, list[str]] = {name: [ours] for name, ours in theirs.items()}
         for name in parameters:
             if name not in candidates:
@@ -368,18 +384,32 @@ def _laid_out_alike(array: np.ndarray) -> np.ndarray:
     return wide[..., ::2]
 
 
+def _in_words(error: BaseException) -> str:
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:  # an error of somebody's may not even say what it is
+        lines = []
+    return printable(f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": "))
+
+
+def printable(text: str) -> str:
+    """What a terminal would obey, and what no file can hold, is shown as a question mark."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 def _wide(framework: str, told: Mapping[str, Any]) -> Any:
     return wide_numbers(told.values()) if framework == "jax" else contextlib.nullcontext()
 
 
 def _named(results: Any) -> list[tuple[str, Any]]:
     if isinstance(results, Mapping):
-        return [(str(name), result) for name, result in results.items()]
+        return [(printable(str(name)), result) for name, result in results.items()]
     if hasattr(results, "_fields"):
         return list(zip(results._fields, results, strict=True))
     if dataclasses.is_dataclass(results) and not isinstance(results, type):
         return [(field.name, getattr(results, field.name)) for field in dataclasses.fields(results)]
-    if isinstance(results, tuple | list) and any(hasattr(result, "shape") for result in results):
+    # a list of numbers is one result, whatever kind of numbers
+    if isinstance(results, tuple | list) and any(len(getattr(result, "shape", ())) for result in results):
         return [(f"result {number}", result) for number, result in enumerate(results)]
     return [("result", results)]
 

@@ -99,11 +99,11 @@ class Drawn:
         if rule == "B1" and "terminated" not in self.tells:
             return "no parameter says where an episode terminates" if "terminated" in names else "the operation knows no episodes"
         if rule in ("B2", "B3") and "truncated" not in self.tells:
-            return (
-                "no parameter tells truncations from terminations, so that a truncation can only be passed as one, which bootstraps from nothing"
-                if "truncated" in names
-                else "the operation knows no episodes"
-            )
+            if "truncated" not in names:
+                return "the operation knows no episodes"
+            apart = "no parameter tells truncations from terminations"
+            forward = self.recurrence.direction == "forward"
+            return apart if forward else f"{apart}, so that a truncation can only be passed as one, which bootstraps from nothing"
         if rule == "B3" and "terminated" not in self.tells:
             return "no parameter says where an episode terminates"
         if rule == "B2" and "bootstrap_value" in names and not behind:

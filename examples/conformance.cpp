@@ -80,7 +80,12 @@ int main(int count, char** files) {
   std::set<std::string> mistakes;
   for (int file = 1; file < count; ++file) {
     std::ifstream in(files[file]);
+    if (!in) {
+      std::cerr << files[file] << " can't be read\n";
+      return 2;
+    }
     const Json document = Json::read(in);
+    if (!document.has("vectors")) continue;  // the schema lies beside them
     for (const Json& vector : document["vectors"].items) {
       if (vector["op"].text != "gae") continue;
       vectors.push_back(vector);

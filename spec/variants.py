@@ -97,6 +97,7 @@ VARIANTS: dict[str, KnownVariant] = {
         ),
         KnownVariant("what flows in is dropped", "drops the state that flows in"),
         KnownVariant("nothing is selected, all is multiplied", "multiplies by masks, as most loops do, so that NaN passes", (), ("nan_times_zero",)),
+        KnownVariant("values are read where they weigh nothing", "multiplies by masks, and the values inside the window by 0, so that NaN passes", ("rlax",)),
         KnownVariant("masks multiply", "multiplies the trace by masks, so that NaN passes"),
         KnownVariant("a zero factor multiplies", "multiplies by factors of 0, so that NaN passes"),
         KnownVariant("a zero factor multiplies the state", "multiplies the state by factors of 0, so that NaN passes"),
@@ -110,9 +111,10 @@ VARIANTS: dict[str, KnownVariant] = {
         KnownVariant("gamma of the step before", "reads the gamma of the step before", (), ("gamma_previous",)),
         KnownVariant("lam of the step before", "reads the lambda of the step before", (), ("lambda_previous",)),
         KnownVariant("ratios are not clipped", "does not clip ratios"),
+        # before the next one: of a function that returns vs - V alone, as rlax's errors, it is the targets
+        KnownVariant("targets lack the value", "returns vs - V in the place of vs", ("rlax",)),
         KnownVariant("the policy-gradient advantage is the correction", "returns vs - V as policy-gradient advantages", (), ("vtrace_pg_gae",)),
         KnownVariant("the policy-gradient advantage mixes by lam", "mixes λ vs_(t+1) + (1 - λ) V_(t+1) into the advantage", ("rlax",), ("vtrace_lambda_mix",)),
-        KnownVariant("targets lack the value", "returns vs - V in the place of vs"),
         KnownVariant(
             "targets lack the value, and the advantage mixes by lam",
             "returns vs - V in the place of vs, and mixes λ vs_(t+1) + (1 - λ) V_(t+1) into the advantage",
@@ -127,6 +129,9 @@ VARIANTS: dict[str, KnownVariant] = {
         KnownVariant("the trace has this action's ratio", "multiplies the trace by this action's ratio, not by the next one's", (), ("retrace_c_unshifted",)),
         KnownVariant("the trace has this step's lam", "takes this step's lambda into the trace, and not the next one's"),
         KnownVariant("the TD error has a ratio", "multiplies the TD error by a ratio, as V-trace does", (), ("retrace_rho_on_delta",)),
+        KnownVariant(
+            "the expectation is one step late", "takes the expectation at s_t in the place of that at s'_t, one step late", (), ("retrace_current_value",)
+        ),
         KnownVariant("the reset shows at the ending step", "resets at the ending step, and not after it", (), ("trace_reset_early",)),
         KnownVariant("the discount of t decays into t", "decays by the discount of the step, and not of the step before", (), ("trace_decay_current",)),
         KnownVariant("the first step decays what flows in", "decays what flows into the first step"),
@@ -142,6 +147,10 @@ VARIANTS: dict[str, KnownVariant] = {
         KnownVariant("neighbours are read as they are stored", "reads the next row's value, valid or not"),
         KnownVariant("rows of full width are truncated", "takes rows of full width for truncated", (), ("width_is_truncation",)),
         KnownVariant("factors are one step late", "reads factors one step late"),
+        KnownVariant("a factor of 0 does not reset", "passes the state on over factors of 0, as if they were 1", (), ("no_reset_recurrence",)),
         KnownVariant("the direction is ignored", "ignores the direction"),
+        KnownVariant("the state is kept in bfloat16", "keeps its running value in bfloat16", (), ("saturate_bf16",)),
+        KnownVariant("rows are reshaped to time-major", "reshapes results to [T, N] where they are to be transposed", (), ("reshape_instead_of_transpose",)),
+        KnownVariant("steps are reshaped to batch-major", "reshapes results to [N, T] where they are to be transposed"),
     )
 }

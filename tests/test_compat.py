@@ -520,6 +520,76 @@ def test_float32_stays_float32(case: Case):
         np.testing.assert_allclose(one, other, rtol=0, atol=wide * bound(other if case.whitened else None))
 
 
+def cut_to(steps: int, case: Case) -> Case:
+    """The case with this many steps in the place of T, and of one whose rows lie end to end with one step."""
+    axis = case.shape.index(T) if T in case.shape else 0
+
+    def fewer(x: Any) -> Any:
+        if isinstance(x, tuple):
+            return Transition(*map(fewer, x))
+        if not isinstance(x, np.ndarray) or x.ndim <= axis or x.shape[axis] not in (T, T + 1, N * T):
+            return x
+        return x.take(range(steps + x.shape[axis] - case.shape[axis]), axis)
+
+    return dataclasses.replace(case, arguments=lambda draw: {name: fewer(x) for name, x in case.arguments(draw).items()})
+
+
+@each_case
+@pytest.mark.parametrize("steps", [0, 1])
+def test_few_steps(case: Case, steps: int):
+    pytest.importorskip(case.backend)
+    axis = case.shape.index(T) if T in case.shape else 0
+    few = cut_to(steps, case)
+    for result in few.ours():
+        assert result.shape[axis] == steps
+    if steps and not case.whitened:
+        few.agree(few.ours(), few.formula())
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.takes_numpy], ids=name_of)
+def test_any_view_of_numpy_is_taken(case: Case):
+    """Backward, and not to be written to, which PyTorch refuses and warns of."""
+    pytest.importorskip(case.backend)
+
+    def viewed(x: Any) -> Any:
+        if not isinstance(x, np.ndarray):
+            return x
+        view = x[::-1].copy()[::-1]
+        view.setflags(write=False)
+        return view
+
+    views = dataclasses.replace(case, arguments=lambda draw: {name: viewed(x) for name, x in case.arguments(draw).items()})
+    for one, other in zip(views.ours(), case.ours(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int64", "float32"])
+def test_padding_may_be_of_any_type(dtype: str):
+    torch = pytest.importorskip("torch")
+    from rlscan.torch_triton.compat.trl import gae
+
+    draw = Draw(N, T)
+    rewards, values, padding = (torch.from_numpy(x) for x in (draw.real(), draw.real(), draw.flags()))
+    for one, other in zip(gae(rewards, values, padding.to(getattr(torch, dtype))), gae(rewards, values, padding), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_gradient_by_a_ratio_of_0_is_0():
+    jax = pytest.importorskip("jax")
+    from rlscan.jax_pallas.compat.rlax import vtrace, vtrace_td_error_and_advantage
+
+    jnp = jax.numpy
+    ones = jnp.ones(2)
+    # δ = 1 + 1 - 1 = 1 in both steps: the error of the second is its ratio, that of the first ratio (1 + second), here 0 (1 + 1)
+    ratios = jnp.array([0.0, 1.0])
+    errors = vtrace(ones, ones, ones, ones, ratios, clip_rho_threshold=2.0, stop_target_gradients=False)
+    assert errors.tolist() == [0.0, 1.0]
+    by_ratio = jax.grad(lambda rho: vtrace(ones, ones, ones, ones, rho, clip_rho_threshold=2.0, stop_target_gradients=False).sum())(ratios)
+    assert by_ratio.tolist() == [0.0, 1.0]
+    by_ratio = jax.grad(lambda rho: vtrace_td_error_and_advantage(ones, ones, ones, ones, rho, clip_pg_rho_threshold=2.0).pg_advantage.sum())(ratios)
+    assert by_ratio.tolist()[0] == 0.0
+
+
 @pytest.mark.parametrize("stop", [False, True])
 @pytest.mark.parametrize("case", [case for case in CASES if case.original and case.mapped], ids=name_of)
 def test_gradients_are_those_of_rlax(case: Case, stop: bool):

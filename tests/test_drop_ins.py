@@ -102,6 +102,32 @@ def test_sb3_learns_with_the_same_advantages():
     grew(ours, theirs, 20)
 
 
+@pytest.mark.parametrize("name", ["RolloutBuffer", "DictRolloutBuffer"])
+def test_sb3_computes_what_the_original_computes(name):
+    buffers = pytest.importorskip("stable_baselines3.common.buffers", exc_type=ImportError)
+    spaces = importlib.import_module("gymnasium.spaces")
+    observations = spaces.Box(0, 1, (2,)) if name == "RolloutBuffer" else spaces.Dict({"position": spaces.Box(0, 1, (2,))})
+    random = np.random.default_rng(0)
+    results, drawn = [], [random.normal(size=(6, 3)).astype(np.float32) for _ in range(2)]
+    starts, last = (random.random((6, 3)) < 0.3).astype(np.float32), torch.from_numpy(random.normal(size=(3, 1)).astype(np.float32))
+    dones = random.random(3) < 0.5
+    for module in (importlib.import_module("rlscan.torch_triton.compat.sb3"), buffers):
+        buffer = getattr(module, name)(6, observations, spaces.Discrete(2), "cpu", LAM, GAMMA, 3)
+        buffer.rewards, buffer.values, buffer.episode_starts = *(x.copy() for x in drawn), starts
+        buffer.compute_returns_and_advantage(last, dones)
+        results.append((buffer.advantages, buffer.returns))
+    arguments = {
+        "rewards": drawn[0],
+        "values": drawn[1],
+        "terminated": np.concatenate([starts[1:], dones[None].astype(np.float32)]),
+        "bootstrap_value": last.numpy().flatten(),
+        "gamma": GAMMA,
+        "lam": LAM,
+        "time_axis": 0,
+    }
+    agree(arguments, *results)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("default")
@@ -226,18 +252,25 @@ def test_torchrl_refuses_what_it_would_ignore():
     for name in ("shifted", "auto_reset_env", "vectorized"):
         with pytest.raises(TypeError, match=name):
             GAE(gamma=GAMMA, lmbda=LAM, value_network=None, **{name: True})
+    with pytest.raises(KeyError, match="state_value"):
+        GAE(gamma=GAMMA, lmbda=LAM, value_network=None)(torchrl_data((2, 3)))
+    for dim in (2, -3):
+        with pytest.raises(ValueError, match=rf"^time_dim is {dim}; wanted a dimension of the tensordict, whose batch size is \[2, 3\]$"):
+            GAE(gamma=GAMMA, lmbda=LAM, value_network=None, time_dim=dim)(torchrl_data((2, 3)))
     with pytest.raises(NotImplementedError, match="params was given"):
         GAE(gamma=GAMMA, lmbda=LAM, value_network=None)(torchrl_data((2, 3)), params={})
 
 
-@pytest.mark.parametrize(("module", "name", "library"), [("torchrl", "GAE", "torchrl"), ("sb3", "RolloutBuffer", "stable-baselines3")])
+@pytest.mark.parametrize(
+    ("module", "name", "library"), [("torchrl", "GAE", "torchrl"), *(("sb3", name, "stable-baselines3") for name in ("RolloutBuffer", "DictRolloutBuffer"))]
+)
 def test_without_the_library_the_class_says_what_it_needs(module, name, library, monkeypatch):
     compat = importlib.import_module(f"rlscan.torch_triton.compat.{module}")
     for loaded in ("_torchrl_module", "_sb3_buffer"):
         monkeypatch.delitem(sys.modules, f"rlscan.torch_triton.compat.{loaded}", raising=False)
     for missing in ("torchrl", "torchrl.objectives", "stable_baselines3", "stable_baselines3.common"):
         monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ImportError, match=f"needs {library}"):
+    with pytest.raises(ImportError, match=f"needs? {library}"):
         getattr(compat, name)
     with pytest.raises(AttributeError, match="no attribute 'other'"):
         _ = compat.other

@@ -39,6 +39,6 @@ def compute_gae(
         "time_axis": 0,
     }
     vs = gae(**steps, bootstrap_value=bootstrap_value, lam=lambda_).returns
-    following = jnp.concatenate([vs[1:], bootstrap_value[None]])
+    following = jnp.concatenate([vs[1:], bootstrap_value[None]])[: vs.shape[0]]
     advantages = gae(**steps, next_values=following, lam=0.0).advantages
     return lax.stop_gradient(vs), lax.stop_gradient(advantages)

@@ -119,7 +119,7 @@ def vtrace(
     Wrong: a truncation can't be told, and ratios are clipped at 1 in the trace. Repair: `truncated` and `c_bar` of `rlscan.jax_pallas.vtrace`.
     """
     result = _vtrace(
-        jnp.log(rho_tm1),
+        _log(rho_tm1),
         r_t,
         v_tm1,
         terminated=_never(r_t),
@@ -167,7 +167,7 @@ def vtrace_td_error_and_advantage(
         lam=jnp.stack([_of_steps(lambda_, r_t), nothing], -1),
     )[..., 0]
     # with every step a terminal one it is the bar times what q_estimate is more than V
-    pg_advantage = _vtrace(jnp.log(rho_tm1), q_estimate, v_tm1, terminated=~_never(r_t), next_values=nothing, pg_rho_bar=clip_pg_rho_threshold).pg_advantages
+    pg_advantage = _vtrace(_log(rho_tm1), q_estimate, v_tm1, terminated=~_never(r_t), next_values=nothing, pg_rho_bar=clip_pg_rho_threshold).pg_advantages
     return VTraceOutput(errors, pg_advantage, q_estimate)
 
 
@@ -207,6 +207,12 @@ def retrace(
 
 def _never(r_t: jax.Array) -> jax.Array:
     return jnp.zeros(r_t.shape, bool)
+
+
+def _log(ratio: jax.Array) -> jax.Array:
+    """A ratio of exactly 0 has a gradient of 0, where that of its logarithm would make it NaN."""
+    nothing = ratio == 0
+    return jnp.where(nothing, jnp.asarray(-jnp.inf, ratio.dtype), jnp.log(jnp.where(nothing, jnp.ones_like(ratio), ratio)))
 
 
 def _of_steps(number: Number, r_t: jax.Array) -> jax.Array:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from rlscan.torch_triton import discounted_returns, vtrace
 
 
+def tensor_of(array: np.ndarray, dtype: type | None = None) -> torch.Tensor:
+    """Of any view, which PyTorch does not take as it is if strides are negative or it can't be written to."""
+    return torch.from_numpy(np.require(array, dtype, ["C", "W"]))
+
+
 def one_step_early(starts: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
     """Flags of ending steps, `[T, ..]`, from flags of the first step after each."""
-    return torch.cat([starts[1:], last.to(starts.dtype)[None]])
+    return torch.cat([starts[1:], last.to(starts.dtype)[None]])[: starts.shape[0]]
 
 
 def one_step(

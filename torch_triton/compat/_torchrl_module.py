@@ -64,24 +64,24 @@ class GAE(values.GAE):
         return self._estimate(tensordict, time_dim)[1]
 
     def _estimate(self, tensordict: Any, time_dim: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-        keys, following = self.tensor_keys, tensordict.get("next")
+        keys, following, time_axis = self.tensor_keys, tensordict["next"], self._time_axis(tensordict, time_dim)
         if self.value_network is not None:
             with hold_out_net(self.value_network):
                 for one in (tensordict, following):
                     one.set(keys.value, self.value_network(one.select(*self.value_network.in_keys)).get(keys.value))
-        done = following.get(keys.done)
+        done = following[keys.done]
         discounts = self.gamma.to(done.device)
         if (steps := tensordict.get(keys.steps_to_next_obs, None)) is not None:
             discounts = discounts ** steps.view_as(done)
         return generalized_advantage_estimate(
             discounts,
             self.lmbda.to(done.device),
-            tensordict.get(keys.value),
-            following.get(keys.value).detach(),
-            following.get(keys.reward),
+            tensordict[keys.value],
+            following[keys.value].detach(),
+            following[keys.reward],
             done,
             following.get(keys.terminated, done),
-            time_dim=self._time_axis(tensordict, time_dim),
+            time_dim=time_axis,
         )
 
     def _time_axis(self, tensordict: Any, time_dim: int | None) -> int:
@@ -90,4 +90,6 @@ class GAE(values.GAE):
         if time_dim is None:
             names = list(tensordict.names)
             time_dim = names.index("time") if "time" in names else -1
+        if not -tensordict.ndim <= time_dim < tensordict.ndim:
+            raise ValueError(f"time_dim is {time_dim}; wanted a dimension of the tensordict, whose batch size is {list(tensordict.batch_size)}")
         return time_dim % tensordict.ndim

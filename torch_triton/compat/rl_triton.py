@@ -156,7 +156,8 @@ def _successor(
     else:
         bootstraps = torch.zeros_like(rewards) if bootstrap_values is None else bootstrap_values
     cuts = {} if truncateds is None else {"truncated": truncateds, "final_values": bootstraps}
-    return {"bootstrap_value": bootstraps[:, -1], **cuts}
+    # the last one, and 0 where there are no steps
+    return {"bootstrap_value": bootstraps[:, -1:].sum(1), **cuts}
 
 
 def _ended_and_cut(terminateds: torch.Tensor, truncateds: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:

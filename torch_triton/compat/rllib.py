@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from rlscan.torch_triton import gae, vtrace
+from rlscan.torch_triton.compat._shared import tensor_of
 
 __all__ = ["compute_value_targets", "vtrace_torch"]
 
@@ -21,10 +22,10 @@ def compute_value_targets(values: np.ndarray, rewards: np.ndarray, terminateds: 
     Wrong: the appended rows have targets too, which only a mask keeps out of the loss. Repair: leave them out and pass their values to
     `rlscan.torch_triton.gae` as `next_values`.
     """
-    given = (torch.as_tensor(x, dtype=torch.float64) for x in (rewards, values))
-    ended, cut = torch.as_tensor(terminateds), torch.as_tensor(truncateds)
+    given = (tensor_of(x, np.float64) for x in (rewards, values))
+    ended, cut = tensor_of(terminateds), tensor_of(truncateds)
     # here the row after a truncated step, which has V of the state it was cut at, is a row like any other
-    following = torch.as_tensor(np.append(values[1:], 0.0), dtype=torch.float64)
+    following = tensor_of(np.append(values[1:], 0.0)[: len(values)], np.float64)
     targets = gae(*given, terminated=ended, truncated=cut, next_values=following, gamma=gamma, lam=lambda_).returns
     return targets.to(torch.float32).numpy()
 

@@ -1,14 +1,14 @@
-"""Stable-Baselines3: what `RolloutBuffer.compute_returns_and_advantage` computes, and a `RolloutBuffer` that computes it so."""
+"""Stable-Baselines3: what `RolloutBuffer.compute_returns_and_advantage` computes, and buffers that compute it so, `RolloutBuffer` and `DictRolloutBuffer`."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
-import torch
 
 from rlscan.torch_triton import gae
-from rlscan.torch_triton.compat._shared import one_step_early
+from rlscan.torch_triton.compat._shared import one_step_early, tensor_of
 
 __all__ = ["compute_returns_and_advantage"]
 
@@ -33,12 +33,12 @@ def compute_returns_and_advantage(
     Wrong: nothing in the numbers, but the rewards hold γ V(s') already, and can't be used with another γ or with newer values.
     Repair: the environment's rewards with `terminated`, `truncated` and `final_values` of `rlscan.torch_triton.gae`.
     """
-    ended = one_step_early(torch.as_tensor(episode_starts), torch.as_tensor(dones))
+    ended = one_step_early(tensor_of(episode_starts), tensor_of(dones))
     result = gae(
-        torch.as_tensor(rewards),
-        torch.as_tensor(values),
+        tensor_of(rewards),
+        tensor_of(values),
         terminated=ended,
-        bootstrap_value=torch.as_tensor(last_values),
+        bootstrap_value=tensor_of(last_values),
         gamma=gamma,
         lam=gae_lambda,
         time_axis=0,
@@ -47,8 +47,6 @@ def compute_returns_and_advantage(
 
 
 def __getattr__(name: str) -> Any:
-    if name == "RolloutBuffer":
-        from rlscan.torch_triton.compat._sb3_buffer import RolloutBuffer
-
-        return RolloutBuffer
+    if name in ("RolloutBuffer", "DictRolloutBuffer"):
+        return getattr(importlib.import_module("rlscan.torch_triton.compat._sb3_buffer"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from rlscan.torch_triton import gae
+from rlscan.torch_triton.compat._shared import tensor_of
 
 __all__ = ["gae_return"]
 
@@ -20,7 +21,7 @@ def gae_return(v_s: np.ndarray, v_s_: np.ndarray, rew: np.ndarray, end_flag: np.
     Wrong: there is one flag, so that V(s') must be 0 already at terminal states (`value_mask`), and what is there is read. Repair: `terminated` and
     `truncated` of `rlscan.torch_triton.gae`, with `next_values` as they are.
     """
-    values, next_values, rewards = (torch.as_tensor(x, dtype=torch.float64) for x in (v_s, v_s_, rew))
-    ended = torch.as_tensor(end_flag)
+    values, next_values, rewards = (tensor_of(x, np.float64) for x in (v_s, v_s_, rew))
+    ended = tensor_of(end_flag)
     never = torch.zeros_like(ended)
     return gae(rewards, values, terminated=never, truncated=ended, next_values=next_values, gamma=gamma, lam=gae_lambda).advantages.numpy()

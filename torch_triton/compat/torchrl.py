@@ -110,8 +110,7 @@ def vtrace_advantage_estimate(
         c_bar=c_bar,
         time_axis=time_dim,
     ).vs
-    steps = reward.shape[time_dim]
-    following = torch.cat([vs.narrow(time_dim, 1, steps - 1), next_state_value.narrow(time_dim, steps - 1, 1)], time_dim)
+    following = torch.cat([vs.transpose(0, time_dim)[1:], next_state_value.transpose(0, time_dim)[-1:]]).transpose(0, time_dim)
     # V(s') that the caller gives and V of the next step may come from two networks
     successors = torch.where(done != 0, next_state_value, following)
     advantages = one_step(log_rhos, reward, state_value, successors, terminated=terminated, gamma=gamma, bar=rho_bar, time_axis=time_dim)

@@ -21,6 +21,6 @@ def gae(rewards: torch.Tensor, values: torch.Tensor, padding_mask: torch.Tensor,
     Wrong: padding counts as steps, which the trainer fills with zeros, so that γλ decays over it; and a response that was cut counts as finished.
     Repair: `valid=~padding_mask` and V of the last state as `bootstrap_value` of `rlscan.torch_triton.gae`.
     """
-    beyond = torch.zeros_like(values[:, 0])
+    padding, beyond = padding_mask != 0, values.new_zeros(values.shape[0])
     result = _gae(rewards, values, terminated=torch.zeros_like(rewards), bootstrap_value=beyond, gamma=gamma, lam=lam)
-    return torch.where(padding_mask, 0.0, masked_whiten(result.advantages, ~padding_mask, floor=0.0)), result.returns
+    return torch.where(padding, 0.0, masked_whiten(result.advantages, ~padding, floor=0.0)), result.returns
