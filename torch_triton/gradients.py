@@ -68,9 +68,7 @@ class _Differentiable(torch.autograd.Function):
         return (*(None,) * (len(ctx.needs_input_grad) - len(own)), *map(found.get, call.arrays))
 
 
-def pulled_back(
-    call: Call, gradients: Mapping[str, torch.Tensor], wanted: Sequence[str], scan: Scan, again: Callable[[Call], Outs]
-) -> dict[str, torch.Tensor]:
+def pulled_back(call: Call, gradients: Mapping[str, torch.Tensor], wanted: Sequence[str], scan: Scan, again: Callable[[Call], Outs]) -> dict[str, torch.Tensor]:
     """The gradients by the arguments `wanted`, where these come in for outputs. Where gradients are recorded, they have a derivative too."""
     # an adjoint has none
     if not torch.is_grad_enabled() and 0 not in call.shape and are_single(gradients.values()) and are_readable(gradients.values()):

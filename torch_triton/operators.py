@@ -84,9 +84,7 @@ _NAMES = {
 }
 """The argument of the function for each of its operator."""
 
-_BROADCAST = {
-    (name, argument.name) for name, recurrence in RECURRENCES.items() for argument in recurrence.arguments if argument.shape == "parameter"
-}
+_BROADCAST = {(name, argument.name) for name, recurrence in RECURRENCES.items() for argument in recurrence.arguments if argument.shape == "parameter"}
 _FLOATING = {name: [argument.name for argument in recurrence.arguments if _may_be_floating(argument)] for name, recurrence in RECURRENCES.items()}
 """The arguments by which there may be a gradient."""
 
@@ -159,7 +157,7 @@ def define(recurrence: Recurrence, run: Run, again: Callable[[Call], Callable[[C
             by_name = dict(zip(_FLOATING[recurrence.name], backward_operator(*gradients, names, *with_arrays(saved)), strict=True))
             made = [by_name[name] for name in names]
         else:
-            results, pull = torch.func.vjp(outputs, *[saved[number] for number in wanted])
+            results, pull, *_ = torch.func.vjp(outputs, *[saved[number] for number in wanted])
             made = pull(tuple(torch.zeros_like(one) if gradient is None else gradient for gradient, one in zip(gradients, results, strict=True)))
         for number, gradient in zip(wanted, made, strict=True):
             found[ctx.places[number]] = gradient
