@@ -15,7 +15,7 @@ from rlscan.spec.signatures import public_function
 from rlscan.torch_triton._private import are_transforms_active, is_traced
 from rlscan.torch_triton.arrays import DTYPES, Tensors, are_readable, in_forward_mode, is_differentiated, is_sharded, like_of
 from rlscan.torch_triton.gradients import differentiable
-from rlscan.torch_triton.launch import by_kernels, by_kernels_again
+from rlscan.torch_triton.launch import by_kernels
 from rlscan.torch_triton.operators import define, given_to
 from rlscan.torch_triton.out import check_out
 from rlscan.torch_triton.repeated import find, keep
@@ -81,8 +81,7 @@ def _computed(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = N
         like = like_of(call) if method == "kernels" else torch.empty(call.shape, dtype=DTYPES[call.dtype], device="meta")
         outs = check_out(recurrence, out, like, call.device, call.arrays.values())
     if any(map(is_differentiated, call.arrays.values())):
-        values = by_kernels if method == "kernels" else by_whole_arrays
-        return recurrence.pack(differentiable(call, values, functools.partial(_scan, method), _AGAIN[method]))
+        return recurrence.pack(differentiable(call, _VALUES[method], functools.partial(_scan, method)))
     if method == "kernels":
         return recurrence.pack(by_kernels(call, outs, functools.partial(keep, recurrence, arguments)))
     results = by_whole_arrays(call)
@@ -99,8 +98,7 @@ def _on_each_device(call: Call, arguments: Mapping[str, Any], out: Any, method: 
     return call.recurrence.pack(gathered(call, layout, results if isinstance(results, tuple) else (results,)))
 
 
-# By these gradients are computed, from calls that are made of others.
-_AGAIN = {"kernels": by_kernels_again, "vectorised": by_whole_arrays}
+_VALUES = {"kernels": by_kernels, "vectorised": by_whole_arrays}
 
 
 def _method(call: Call) -> Literal["kernels", "vectorised"]:
@@ -127,7 +125,7 @@ def _kernels_can_run() -> bool:
 
 
 _OPERATORS = {
-    name: define(recurrence, _computed, lambda call: _AGAIN[_method(call)], functools.partial(_scan, "vectorised")) for name, recurrence in RECURRENCES.items()
+    name: define(recurrence, _computed, lambda call: _VALUES[_method(call)], functools.partial(_scan, "vectorised")) for name, recurrence in RECURRENCES.items()
 }
 # made beforehand, for compilers can't look into the lock of a cached property
 _RESULTS: dict[str, Any] = {name: recurrence.result_type for name, recurrence in RECURRENCES.items()}

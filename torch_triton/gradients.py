@@ -31,17 +31,16 @@ times, step = (bind(function, Functions, torch.Tensor) for function in (coeffici
 Scan = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
 
 
-def differentiable(call: Call, values: Callable[[Call], Outs], scan: Scan, again: Callable[[Call], Outs]) -> Outs:
+def differentiable(call: Call, values: Callable[[Call], Outs], scan: Scan) -> Outs:
     """What `values` gives for a call, with a derivative.
 
     Args:
         call: a checked call.
-        values: its outputs, without one.
+        values: the outputs of a call, without one; of its adjoint too, which gives the gradients where there is one.
         scan: `scan(alpha, beta, seed, backward)` gives the states of a recurrence.
-        again: the outputs of a call that was made of this one: its adjoint, which gives the gradients where there is one.
     """
     if not in_forward_mode() and are_readable(call.arrays.values()):
-        return _Differentiable.apply(dataclasses.replace(call, arrays=dict.fromkeys(call.arrays)), values, scan, again, *call.arrays.values())
+        return _Differentiable.apply(dataclasses.replace(call, arrays=dict.fromkeys(call.arrays)), values, scan, *call.arrays.values())
     with torch.no_grad():
         exact = values(dataclasses.replace(call, arrays={name: array.detach() for name, array in call.arrays.items()}))
     exactly = _plainly if in_forward_mode() else _Exactly.apply
@@ -52,8 +51,8 @@ class _Differentiable(torch.autograd.Function):
     """A call, of which nothing is kept but what was given."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, values: Callable[[Call], Outs], scan: Scan, again: Callable[[Call], Outs], *arrays: torch.Tensor) -> Outs:
-        ctx.call, ctx.scan, ctx.again = call, scan, again
+    def forward(ctx: Any, call: Call, values: Callable[[Call], Outs], scan: Scan, *arrays: torch.Tensor) -> Outs:
+        ctx.call, ctx.values, ctx.scan = call, values, scan
         ctx.save_for_backward(*(array.clone() if array.is_inference() else array for array in arrays))
         ctx.set_materialize_grads(False)
         return values(dataclasses.replace(call, arrays={name: array.detach() for name, array in zip(call.arrays, arrays, strict=True)}))
@@ -64,15 +63,17 @@ class _Differentiable(torch.autograd.Function):
         came_in = {name: gradient for name, gradient in zip(call.recurrence.output_names, gradients, strict=True) if gradient is not None}
         own = ctx.needs_input_grad[-len(call.arrays) :]
         wanted = [name for name, needed in zip(call.arrays, own, strict=True) if needed]
-        found = pulled_back(call, came_in, wanted, ctx.scan, ctx.again) if came_in else {}
+        found = pulled_back(call, came_in, wanted, ctx.values, ctx.scan) if came_in else {}
         return (*(None,) * (len(ctx.needs_input_grad) - len(own)), *map(found.get, call.arrays))
 
 
-def pulled_back(call: Call, gradients: Mapping[str, torch.Tensor], wanted: Sequence[str], scan: Scan, again: Callable[[Call], Outs]) -> dict[str, torch.Tensor]:
+def pulled_back(
+    call: Call, gradients: Mapping[str, torch.Tensor], wanted: Sequence[str], values: Callable[[Call], Outs], scan: Scan
+) -> dict[str, torch.Tensor]:
     """The gradients by the arguments `wanted`, where these come in for outputs. Where gradients are recorded, they have a derivative too."""
     # an adjoint has none
     if not torch.is_grad_enabled() and 0 not in call.shape and are_single(gradients.values()) and are_readable(gradients.values()):
-        found = pulled_back_by(again, WholeTensors(call.dtype, call.device), call, gradients, wanted)
+        found = pulled_back_by(values, WholeTensors(call.dtype, call.device), call, gradients, wanted)
         if found is not None:
             return {name: gradient.to(call.arrays[name].dtype) for name, gradient in found.items()}
     create_graph = torch.is_grad_enabled()

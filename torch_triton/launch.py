@@ -30,32 +30,27 @@ def by_kernels(call: Call, outs: Outs | None = None, keep: Callable[[Prepared], 
     # a lazily negated tensor is not what it stores
     call = dataclasses.replace(call, arrays={name: array.resolve_neg() for name, array in call.arrays.items()})
     wide = _with_wide_numbers(call)
-    prepared = Prepared(wide)
-    outs = prepared({**wide.arrays, **wide.numbers}, outs)
+    facts = _facts(wide)
+    prepared = _prepared.get(facts) or Prepared(wide)
+    arrays = {name: array.data_ptr() for name, array in wide.arrays.items()} if facts in _prepared else wide.arrays
+    outs = prepared({**arrays, **wide.numbers}, outs)
+    if prepared.repeats and facts not in _prepared:
+        if len(_prepared) >= MOST:
+            _prepared.clear()
+        _prepared[facts] = prepared
     if wide is call and prepared.repeats:
         keep(prepared)
     return outs
 
 
-# Calls that were made of others, by all that a preparation depends on.
+# What was prepared for calls that are not kept by their arguments: those with gradients, and adjoints.
 _prepared: dict[tuple[Any, ...], Prepared] = {}
 
 
-def by_kernels_again(call: Call) -> Outs:
-    """As `by_kernels`, of calls that nobody but ourselves makes: of arrays that are known to be tensors of one device, and so are looked at less."""
-    arrays, numbers = call.arrays, {name: float(number) for name, number in call.numbers.items()}
-    of_arrays = [(x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.is_neg()) for x in arrays.values()]
-    key = (call.wiring, call.shape, call.frame_ndim, call.time_axis, call.dtype, call.device, call.fades, *arrays, *of_arrays)
-    if key in _prepared:
-        return _prepared[key]({**{name: x.data_ptr() for name, x in arrays.items()}, **numbers})
-
-    def keep(prepared: Prepared) -> None:
-        if not any(x.is_neg() for x in arrays.values()):
-            if len(_prepared) >= MOST:
-                _prepared.clear()
-            _prepared[key] = prepared
-
-    return by_kernels(dataclasses.replace(call, numbers=numbers), keep=keep)
+def _facts(call: Call) -> tuple[Any, ...]:
+    """All that a preparation depends on."""
+    arrays = [(name, x.dtype, x.shape, x.stride(), x.data_ptr() & 15) for name, x in call.arrays.items()]
+    return (call.wiring, call.shape, call.frame_ndim, call.time_axis, call.dtype, call.device, call.fades, *arrays)
 
 
 class Prepared:

@@ -91,10 +91,10 @@ _FLOATING = {name: [argument.name for argument in recurrence.arguments if _may_b
 _PARAMETERS = {name: tuple((argument.name, argument.shape == "parameter") for argument in recurrence.arguments) for name, recurrence in RECURRENCES.items()}
 
 
-def define(recurrence: Recurrence, run: Run, again: Callable[[Call], Callable[[Call], Outs]], scan: Scan) -> Any:
+def define(recurrence: Recurrence, run: Run, method: Callable[[Call], Callable[[Call], Outs]], scan: Scan) -> Any:
     """The operator of a recurrence, whose results `run` computes; and another for its gradients, by the adjoint.
 
-    What computes calls that are made of one is `again` of it; `scan` computes states where there is no adjoint.
+    `method` says for a call how it, and its adjoint, is computed; `scan` computes states where there is no adjoint.
     """
 
     def values(*given: Any) -> Any:
@@ -117,7 +117,7 @@ def define(recurrence: Recurrence, run: Run, again: Callable[[Call], Callable[[C
     def gradients(*given: Any) -> tuple[torch.Tensor, ...]:
         call, came_in, wanted = split(given)
         with torch.no_grad():
-            found = pulled_back_by(again(call), WholeTensors(call.dtype, call.device), call, came_in, wanted)
+            found = pulled_back_by(method(call), WholeTensors(call.dtype, call.device), call, came_in, wanted)
         if found is None:
             raise NotImplementedError(f"{recurrence.name}_backward: there are kernels for gradients where every step is valid; differentiate {recurrence.name}")
         # in new memory, and laid out as was promised
