@@ -82,7 +82,10 @@ class Term:
         return _term("!=", self, term(other))
 
     def __lt__(self, other: Any) -> Term:
-        return _term("<", self, term(other))
+        other = term(other)
+        if other.operation == "constant" and (chosen := _of_choices(lambda x: x < other.of[0], self)) is not None:
+            return chosen
+        return _term("<", self, other)
 
     def __le__(self, other: Any) -> Term:
         return _term("<=", self, term(other))
@@ -122,6 +125,16 @@ def _chosen(operation: str, neutral: bool, one: Term, other: Term) -> Term:
     return one if one is other else _term(operation, one, other)
 
 
+def _of_choices(function: Callable[[float], float | bool], x: Term) -> Term | None:
+    """`function` of a number that is one of some constants, so that what is known is not computed: array libraries do not know the dtype of such numbers."""
+    if x.operation == "constant":
+        return term(function(x.of[0]))
+    if x.operation != "where":
+        return None
+    yes, no = (_of_choices(function, branch) for branch in x.of[1:])
+    return None if yes is None or no is None else Terms.where(x.of[0], yes, no)
+
+
 class Terms:
     """The functions of the language, for terms."""
 
@@ -146,7 +159,8 @@ class Terms:
 
     @staticmethod
     def abs(x: Term) -> Term:
-        return _term("abs", x)
+        chosen = _of_choices(abs, x)
+        return _term("abs", x) if chosen is None else chosen
 
 
 _PULLS: dict[str, Callable[..., tuple[Term | None, ...]]] = {

@@ -73,6 +73,10 @@ def test_equal_terms_are_one_and_are_computed_once():
 def test_nothing_is_computed_with_0_or_a_flag_that_is_known():
     assert symbols([0.0 * X + Y * 1.0 - 0.0, Terms.where(X == X, Y, Y), Terms.where((X > 0.0) & False, X, Y)]) == [Y]
     assert (X > 0.0) | False is (X > 0.0)
+    # a factor that is 1 or 0 is finite
+    chosen = Terms.where(X > 0.0, 1.0, Terms.where(Y > 0.0, 0.0, -1.0))
+    assert (Terms.abs(chosen) < 2.0).value is True
+    assert Terms.abs(chosen) is Terms.where((X > 0.0), 1.0, Terms.where(Y > 0.0, 0.0, 1.0))
     negative = -X
     assert -negative is X
 
@@ -171,8 +175,8 @@ def kernels_problems(recurrence):
         if backend != "pallas" or recurrence.name in ("lambda_returns", "retrace", "affine_scan")
     ],
 )
-def test_kernels_give_the_oracle_s_gradients(recurrence, backend, monkeypatch):
-    reason = BACKENDS[backend].missing("cpu")
+def test_kernels_give_the_oracle_s_gradients(recurrence, backend, device, monkeypatch):
+    reason = BACKENDS[backend].missing(device)
     if reason:
         pytest.skip(reason)
     asked = []
@@ -182,7 +186,7 @@ def test_kernels_give_the_oracle_s_gradients(recurrence, backend, monkeypatch):
     problems = kernels_problems(recurrence)
     assert problems
     for problem in problems:
-        assert problem.wrong(BACKENDS[backend].gradients(problem.problem, problem.cotangents, "cpu")) is None
+        assert problem.wrong(BACKENDS[backend].gradients(problem.problem, problem.cotangents, device)) is None
     # a program that JAX has compiled before is not traced again
     assert all(found is not None for found in asked)
     assert asked or backend == "pallas"

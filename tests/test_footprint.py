@@ -11,6 +11,7 @@ pytest.importorskip("triton")
 from rlscan.crosscheck import footprint
 from rlscan.crosscheck.compiled import Build, Resources
 from rlscan.crosscheck.footprint import Access, Footprint
+from rlscan.spec.adjoint import STATES, incoming, of_rows, of_steps
 from rlscan.spec.arguments import REQUIRED
 from rlscan.spec.recurrences import RECURRENCES
 
@@ -63,6 +64,13 @@ def test_every_array_is_seen(now, name):
             assert not access.startswith("0 per element"), (array, access)
     build, recurrence = BUILDS[name], RECURRENCES[BUILDS[name].op]
     steps = {argument.name for argument in recurrence.arguments if argument.shape == "steps" and (argument.default is REQUIRED or argument.name in build.given)}
+    if build.wanted:
+        came_in = {incoming(output) for output in recurrence.output_names}
+        loads, stores = set(kernels["results"]["loads"]), set(kernels["results"]["stores"])
+        # an output where a load pins a layout
+        assert came_in <= loads <= {*came_in, *recurrence.argument_names, STATES, "totals", *stores}
+        assert stores == {{"bootstrap_value": of_rows}.get(name, of_steps)(name) for name in build.wanted}
+        return
     assert set(kernels["results"]["loads"]) >= steps
     assert set(kernels["results"]["stores"]) == set(recurrence.output_names)
 

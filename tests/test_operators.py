@@ -202,7 +202,8 @@ def test_many_gradients_of_a_compiled_function(backend, device):
     made, many = compiled(rewards), torch.randn(3, 2, 5, device=device)
     found = torch.autograd.grad(made, rewards, many, is_grads_batched=True, retain_graph=True)[0]
     for mine, one in zip(found, many, strict=True):
-        assert torch.equal(mine, torch.autograd.grad(made, rewards, one, retain_graph=True)[0])
+        # one alone comes of the adjoint, many of the differentiated twin, which adds up in another order
+        torch.testing.assert_close(mine, torch.autograd.grad(made, rewards, one, retain_graph=True)[0])
 
 
 @each_backend
