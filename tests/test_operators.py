@@ -1,5 +1,6 @@
 """The operators that PyTorch's compilers record."""
 
+import contextlib
 import dataclasses
 import warnings
 
@@ -143,11 +144,39 @@ def test_gradients_of_a_compiled_function_are_one_operator_for_all_sizes(device)
     assert "rlscan.gae_backward" in backward
 
 
-def test_the_operator_of_gradients_says_where_it_has_none(device):
-    given = {"inputs": torch.ones(2, 3, device=device), "terminated": torch.zeros(2, 3, device=device), "valid": torch.ones(2, 3, device=device)}
+G, WANTED = torch.ones(2, 3), ["inputs"]
+
+
+@pytest.mark.parametrize("is_fake", [False, True])
+@pytest.mark.parametrize(
+    ("gradient", "wanted", "more", "error", "message"),
+    [
+        (G, WANTED, {"valid": torch.ones(2, 3)}, NotImplementedError, "there are kernels for gradients where every step is valid"),
+        # kernels would read beyond the memory of these
+        (G[:, :2], WANTED, {}, ValueError, r"gradient_of_traces has shape \(2, 2\); wanted that of the result, \(2, 3\)"),
+        (G[:1], WANTED, {}, ValueError, r"gradient_of_traces has shape \(1, 3\)"),
+        (G[0, 0], WANTED, {}, ValueError, r"gradient_of_traces has shape \(\)"),
+        (G.double(), WANTED, {}, TypeError, "gradient_of_traces is float64; wanted that of the result, float32"),
+        (G.to("meta"), WANTED, {}, ValueError, "gradient_of_traces is on meta; wanted that of the result"),
+        (G.to_sparse(), WANTED, {}, TypeError, "gradient_of_traces is in the layout torch.sparse_coo"),
+        (G, ["terminated"], {}, ValueError, "wanted has 'terminated'; wanted some of the arrays that were given, inputs"),
+        (G, ["initial"], {}, ValueError, "wanted has 'initial'"),
+        (G, ["gamma"], {}, ValueError, "wanted has 'gamma'"),
+    ],
+)
+def test_the_operator_of_gradients_says_what_it_can_t_take(gradient, wanted, more, error, message, is_fake, device):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def here(x):
+        return x if x.is_meta else x.to(device)
+
     recurrence = RECURRENCES["eligibility_traces"]
-    with pytest.raises(NotImplementedError, match="eligibility_traces_backward: there are kernels for gradients where every step is valid"):
-        torch.ops.rlscan.eligibility_traces_backward(given["inputs"], ["inputs"], *given_to(recurrence, complete(recurrence, given)))
+    given = {"inputs": here(G), "terminated": torch.zeros(2, 3, device=device), **{name: here(x) for name, x in more.items()}}
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True) if is_fake else contextlib.nullcontext(),
+        pytest.raises(error, match=f"eligibility_traces_backward: {message}"),
+    ):
+        torch.ops.rlscan.eligibility_traces_backward(here(gradient), wanted, *given_to(recurrence, complete(recurrence, given)))
 
 
 def test_other_sizes_are_one_program(device):
@@ -219,3 +248,26 @@ def test_forward_mode_around_and_inside_a_compiled_function(backend, device):
     wanted = tangent(function)(rewards, direction)
     assert torch.equal(tangent(torch.compile(function, fullgraph=True, backend=backend))(rewards, direction), wanted)
     assert torch.equal(torch.compile(tangent(function), backend=backend)(rewards, direction), wanted)
+
+
+@pytest.mark.parametrize("backend", [None, "eager"])
+@pytest.mark.parametrize("more", [{}, {"valid": torch.tensor([[1, 1, 0, 1, 1]]).expand(2, 5)}], ids=["all valid", "valid"])
+def test_transformations_around_the_backward_pass_alone(backend, more, device):
+    """Gradients are linear in those that come in, of which there may be many, or one with a tangent."""
+    more = {name: x.to(device) for name, x in more.items()}
+    values, never = torch.randn(2, 5, device=device), torch.zeros(2, 5, device=device)
+
+    def function(rewards):
+        return torch_triton.gae(rewards, values, terminated=never, next_values=values, **more, gamma=0.9).advantages
+
+    rewards, many = torch.randn(2, 5, device=device, requires_grad=True), torch.randn(3, 2, 5, device=device)
+    made = (function if backend is None else torch.compile(function, fullgraph=True, backend=backend))(rewards)
+
+    def pulled_back(gradient):
+        return torch.autograd.grad(made, rewards, gradient, retain_graph=True)[0]
+
+    each = torch.stack([pulled_back(one) for one in many])
+    torch.testing.assert_close(torch.func.vmap(pulled_back)(many), each)
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(pulled_back(forward_ad.make_dual(many[0], many[1])))
+        torch.testing.assert_close(tuple(found), tuple(each[:2]))

@@ -68,20 +68,17 @@ class _Differentiable(torch.autograd.Function):
         return (*(None,) * (len(ctx.needs_input_grad) - len(own)), *map(found.get, call.arrays))
 
 
-def pulled_back(
-    call: Call, gradients: Mapping[str, torch.Tensor], wanted: Sequence[str], scan: Scan, again: Callable[[Call], Outs]
-) -> dict[str, torch.Tensor]:
+def pulled_back(call: Call, gradients: Mapping[str, torch.Tensor], wanted: Sequence[str], scan: Scan, again: Callable[[Call], Outs]) -> dict[str, torch.Tensor]:
     """The gradients by the arguments `wanted`, where these come in for outputs. Where gradients are recorded, they have a derivative too."""
     # an adjoint has none
-    if not torch.is_grad_enabled() and 0 not in call.shape and are_single(gradients.values()) and are_readable(gradients.values()):
+    if not torch.is_grad_enabled() and not in_forward_mode() and 0 not in call.shape and are_single(gradients.values()) and are_readable(gradients.values()):
         found = pulled_back_by(again, WholeTensors(call.dtype, call.device), call, gradients, wanted)
         if found is not None:
             return {name: gradient.to(call.arrays[name].dtype) for name, gradient in found.items()}
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
-        arrays = dict(call.arrays)
-        # one that was made of another is to have a gradient of its own
-        arrays |= {name: arrays[name].view_as(arrays[name]) if create_graph else arrays[name].detach().requires_grad_() for name in wanted}
+        # one that was made of another is to have a gradient of its own; `torch.func` refuses `requires_grad_`
+        arrays = {name: array.view_as(array) if create_graph or name in wanted else array.detach() for name, array in call.arrays.items()}
         results = dict(zip(call.recurrence.output_names, finite(dataclasses.replace(call, arrays=arrays), scan), strict=True))
         outputs = [name for name in gradients if results[name].requires_grad]
         if not outputs:

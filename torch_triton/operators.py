@@ -16,7 +16,7 @@ from rlscan.spec.arguments import Argument
 from rlscan.spec.calls import Call, check
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.torch_triton._private import are_single
-from rlscan.torch_triton.arrays import Outs, Tensors, WholeTensors, like_of
+from rlscan.torch_triton.arrays import DTYPES, Outs, Tensors, WholeTensors, in_forward_mode, like_of
 from rlscan.torch_triton.gradients import Scan, finite
 
 NAMESPACE = "rlscan"
@@ -84,9 +84,7 @@ _NAMES = {
 }
 """The argument of the function for each of its operator."""
 
-_BROADCAST = {
-    (name, argument.name) for name, recurrence in RECURRENCES.items() for argument in recurrence.arguments if argument.shape == "parameter"
-}
+_BROADCAST = {(name, argument.name) for name, recurrence in RECURRENCES.items() for argument in recurrence.arguments if argument.shape == "parameter"}
 _FLOATING = {name: [argument.name for argument in recurrence.arguments if _may_be_floating(argument)] for name, recurrence in RECURRENCES.items()}
 """The arguments by which there may be a gradient."""
 
@@ -114,14 +112,15 @@ def define(recurrence: Recurrence, run: Run, again: Callable[[Call], Callable[[C
         """A call, the gradients that came in for its outputs, and the arguments by which gradients are wanted."""
         outputs = recurrence.output_names
         call = check(recurrence, arguments_of(recurrence, given[len(outputs) + 1 :]), _TENSORS)
-        return call, {name: x for name, x in zip(outputs, given, strict=False) if x is not None}, given[len(outputs)]
+        came_in, wanted = {name: x for name, x in zip(outputs, given, strict=False) if x is not None}, given[len(outputs)]
+        _check_gradients(call, came_in, wanted)
+        return call, came_in, wanted
 
     def gradients(*given: Any) -> tuple[torch.Tensor, ...]:
         call, came_in, wanted = split(given)
         with torch.no_grad():
             found = pulled_back_by(again(call), WholeTensors(call.dtype, call.device), call, came_in, wanted)
-        if found is None:
-            raise NotImplementedError(f"{recurrence.name}_backward: there are kernels for gradients where every step is valid; differentiate {recurrence.name}")
+        assert found is not None
         # in new memory, and laid out as was promised
         return tuple(_new(call, name, wanted).copy_(found[name]) if name in wanted else _new(call, name, wanted) for name in _FLOATING[recurrence.name])
 
@@ -216,10 +215,30 @@ def _with_rows(recurrence: Recurrence, size: int, in_dims: Sequence[Any], given:
     return one, more
 
 
+def _check_gradients(call: Call, came_in: Mapping[str, torch.Tensor], wanted: Sequence[str]) -> None:
+    """An error that names what is wrong with what the operator of gradients is given: kernels read memory as far as a shape says."""
+    name = f"{call.recurrence.name}_backward"
+    given = [one for one in _FLOATING[call.recurrence.name] if one in call.arrays]
+    for one in wanted:
+        if one not in given:
+            raise ValueError(f"{name}: wanted has {one!r}; wanted some of the arrays that were given, {', '.join(given)}")
+    for output, gradient in came_in.items():
+        if what := _TENSORS.not_dense(gradient):
+            raise TypeError(f"{name}: {incoming(output)} is {what}; wanted a dense (strided) torch.Tensor")
+        if tuple(gradient.shape) != call.shape:
+            raise ValueError(f"{name}: {incoming(output)} has shape {tuple(gradient.shape)}; wanted that of the result, {call.shape}")
+        if gradient.dtype != DTYPES[call.dtype]:
+            raise TypeError(f"{name}: {incoming(output)} is {_TENSORS.dtype(gradient)}; wanted that of the result, {call.dtype}")
+        if gradient.device != call.device:
+            raise ValueError(f"{name}: {incoming(output)} is on {gradient.device}; wanted that of the result, {call.device}")
+    if adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(came_in)) is None:
+        raise NotImplementedError(f"{name}: there are kernels for gradients where every step is valid; differentiate {call.recurrence.name}")
+
+
 def _has_adjoint(call: Call, gradients: Sequence[torch.Tensor | None], wanted: Sequence[str]) -> bool:
     """Whether there is one, and nothing but its values is asked for."""
     came_in = {name: gradient for name, gradient in zip(call.recurrence.output_names, gradients, strict=True) if gradient is not None}
-    if torch.is_grad_enabled() or 0 in call.shape or not are_single(came_in.values()):
+    if torch.is_grad_enabled() or in_forward_mode() or 0 in call.shape or not are_single(came_in.values()):
         return False
     return adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(came_in)) is not None
 
