@@ -471,7 +471,7 @@ def backward_in_jax(workload: Workload, operation: Callable[..., Any]) -> Functi
         import jax
 
         def results(at: Mapping[str, Any]) -> tuple:
-            made = operation(**{name: operands[name] for name in workload.given} | at)
+            made = operation(**{name: operands[name] for name in workload.given} | dict(at))
             return tuple(made) if isinstance(made, tuple) else (made,)
 
         (found,) = jax.vjp(results, {name: operands[name] for name in workload.wanted})[1](tuple(workload.came_in(operands)))

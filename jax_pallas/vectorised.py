@@ -81,14 +81,14 @@ class Derivative:
         flags = {argument.name for argument in call.recurrence.arguments if argument.flag}
         return Derivative(kind, (tuple(call.arrays), tuple(call.numbers)), tuple(name for name in call.arrays if name not in flags), kernels)
 
-    def primals(self, call: Call) -> list[jax.Array]:
+    def primals(self, call: Call) -> list[Any]:
         return [*call.arrays.values(), *call.numbers.values()]
 
-    def call(self, primals: Sequence[jax.Array]) -> Call:
+    def call(self, primals: Sequence[Any]) -> Call:
         wiring, shape, frame_ndim, time_axis, dtype, fades = self.kind
         arrays, numbers = self.names
-        operands = dict(zip(arrays, primals, strict=False)), dict(zip(numbers, primals[len(arrays) :], strict=True))
-        return Call(wiring, *operands, shape, frame_ndim, time_axis, dtype, None, fades)
+        of_arrays, of_numbers = (dict(zip(arrays, primals, strict=False)), dict(zip(numbers, primals[len(arrays) :], strict=True)))
+        return Call(wiring, of_arrays, of_numbers, shape, frame_ndim, time_axis, dtype, None, fades)
 
     def finite(self, call: Call, some: Sequence[str]) -> Callable[..., tuple[jax.Array, ...]]:
         """The outputs as a differentiable function of some of the arrays."""

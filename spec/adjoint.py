@@ -35,7 +35,7 @@ class Adjoint:
     Attributes:
         recurrence: of z; its results are `steps` and `rows`.
         states: the recurrence that gives y at every step, if the gradients depend on it; its arguments are those of the call.
-        steps: the arguments whose gradient it gives at every step; of next_q_values and next_policy the gradient of their expectation, by the name of the first.
+        steps: the arguments whose gradient it gives at every step; of an expectation over actions, that by it, under the name of the values.
         rows: those to which something flows from the scan's last step, one number for each row.
         nothing: those to which nothing flows.
     """
@@ -98,7 +98,7 @@ def pulled_back_by(
         for name in derived.steps:
             gradient = made[of_steps(name)]
             weights = next((read.edge for read in call.wiring.reads if read.at == "actions" and read.source == name), None)
-            if weights is None:
+            if not isinstance(weights, str):
                 found[name] = _summed(call, name, gradient)
             else:
                 both = {one: finite.given(library.number(call.arrays[one]), _argument(call, one)) for one in (name, weights)}

@@ -262,7 +262,11 @@ def differentiated(call: Call) -> tuple[str, ...]:
 
 
 def pulled_back(
-    call: Call, cotangents: Sequence[np.ndarray], inner: Numbers, outputs: Callable[[FiniteSteps, Tape], Sequence[Taped]], kind: type[FiniteSteps] = FlowingSteps
+    call: Call,
+    cotangents: Sequence[np.ndarray],
+    inner: Numbers,
+    outputs: Callable[[FiniteSteps, Tape], Sequence[Taped]],
+    kind: type[FiniteSteps] = FlowingSteps,
 ) -> dict[str, Any]:
     """The gradient, in the numbers of `inner`, of the sum of the outputs times the cotangents, by each of the arguments."""
     tape = _tape_of(inner)

@@ -1,6 +1,7 @@
 """The gradients of the crosscheck: the oracle is right, its bound holds in any order and is no larger than it must be, and what is wrong is found."""
 
 import dataclasses
+import functools
 import itertools
 import json
 
@@ -285,7 +286,7 @@ class AsItIs(Finite):
 class NotFinite(FiniteSteps):
     """NaN and infinity are differentiated as they stand."""
 
-    @property
+    @functools.cached_property
     def made_finite(self):
         return AsItIs(self.library.xp, self.library.array_type, self.call.dtype)
 

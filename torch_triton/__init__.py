@@ -126,7 +126,9 @@ def _kernels_can_run() -> bool:
     return False
 
 
-_OPERATORS = {name: define(recurrence, _computed, lambda call: _AGAIN[_method(call)], functools.partial(_scan, "vectorised")) for name, recurrence in RECURRENCES.items()}
+_OPERATORS = {
+    name: define(recurrence, _computed, lambda call: _AGAIN[_method(call)], functools.partial(_scan, "vectorised")) for name, recurrence in RECURRENCES.items()
+}
 # made beforehand, for compilers can't look into the lock of a cached property
 _RESULTS: dict[str, Any] = {name: recurrence.result_type for name, recurrence in RECURRENCES.items()}
 

@@ -65,6 +65,7 @@ def in_rows(function: Callable[..., torch.Tensor], *arrays: torch.Tensor) -> tor
 
 _is_many: Callable[[torch.Tensor], bool] = getattr(_FUNCTORCH, "is_legacy_batchedtensor", lambda x: False)
 
+
 def are_single(arrays: Iterable[torch.Tensor]) -> bool:
     """Whether none is many that `is_grads_batched` hands over as one."""
     return not any(map(_is_many, arrays))

@@ -248,12 +248,16 @@ def to_next(places, strides, PATTERN: tl.constexpr, ARRAY: tl.constexpr, CONTIGU
 
 
 @triton.jit
-def load(array, row_offset, ts, stored, places, strides, PATTERN: tl.constexpr, ARRAY: tl.constexpr, CONTIGUOUS: tl.constexpr, BACKWARD: tl.constexpr):
-    """What is stored at these times, step by step; anything outside the window."""
+def load(array, row_offset, ts, stored, places, strides, PATTERN: tl.constexpr, ARRAY: tl.constexpr, ZERO: tl.constexpr, CONTIGUOUS: tl.constexpr,
+         BACKWARD: tl.constexpr):  # fmt: skip
+    """What is stored at these times, step by step; outside the window 0, or anything."""
     loaded = ()
     place = pointers(array, row_offset, ts[0], places, strides, PATTERN, ARRAY, CONTIGUOUS)
     for i in tl.static_range(len(ts)):
-        x = tl.load(place, mask=stored[i])
+        if ZERO:
+            x = tl.load(place, mask=stored[i], other=0)
+        else:
+            x = tl.load(place, mask=stored[i])
         if CONTIGUOUS:
             loaded = loaded + apart(x, BACKWARD)
         else:
@@ -304,11 +308,11 @@ def load_tile(arrays, row_offsets, q, steps, rows, places, strides, PASS: tl.con
         if BEHIND[j] >= 0 or (PASS == "nearest" and j != VALID_TAPS[0]):
             loaded = loaded + filled(rows, STEPS)
         elif AT[j] == STEP:
-            loaded = loaded + load(bytes_of(arrays[j]), row_offsets[j], ts, stored, places, strides, PATTERN, j, CONTIGUOUS, BACKWARD)
+            loaded = loaded + load(bytes_of(arrays[j]), row_offsets[j], ts, stored, places, strides, PATTERN, j, False, CONTIGUOUS, BACKWARD)
         elif AT[j] == FOLLOWING or AT[j] == PRECEDING:
             neighbours = beside(ts, 1 if AT[j] == FOLLOWING else -1)
             known = stored_at(neighbours, steps, rows, False, CONTIGUOUS, WHOLE, BACKWARD)
-            loaded = loaded + load(bytes_of(arrays[j]), row_offsets[j], neighbours, known, places, strides, PATTERN, j, CONTIGUOUS, BACKWARD)
+            loaded = loaded + load(bytes_of(arrays[j]), row_offsets[j], neighbours, known, places, strides, PATTERN, j, True, CONTIGUOUS, BACKWARD)
         else:
             loaded = loaded + filled(rows, STEPS)
     return loaded
@@ -533,8 +537,8 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                 ACTIONS_AT_ONCE: tl.constexpr, ONE_GROUP: tl.constexpr,
                 AT: tl.constexpr, EDGE: tl.constexpr, FLAG: tl.constexpr, BEHIND: tl.constexpr, COEFFICIENTS: tl.constexpr, OUTPUTS: tl.constexpr,
                 TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr, VALIDITY: tl.constexpr,
-                VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, LAST_ONLY: tl.constexpr, IS_NEAREST: tl.constexpr, BACKWARD: tl.constexpr, SEEDED: tl.constexpr,
-                FADING: tl.constexpr, COMPUTE: tl.constexpr, CONTIGUOUS: tl.constexpr, BLOCK_ROWS: tl.constexpr, POSITIONS: tl.constexpr,
+                VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, LAST_ONLY: tl.constexpr, IS_NEAREST: tl.constexpr, BACKWARD: tl.constexpr,
+                SEEDED: tl.constexpr, FADING: tl.constexpr, COMPUTE: tl.constexpr, CONTIGUOUS: tl.constexpr, BLOCK_ROWS: tl.constexpr, POSITIONS: tl.constexpr,
                 STEPS: tl.constexpr, WHOLE: tl.constexpr, ALL_ROWS: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr):  # fmt: skip
     """Rows scanned tile by tile; a carry goes from tile to tile.
 

@@ -19,7 +19,6 @@ from rlscan.spec.taps import wire
 from rlscan.torch_triton._private import starter
 from rlscan.torch_triton.arrays import DTYPES, Outs, like_of
 
-
 # A training loop has a handful of shapes; whoever has hundreds pays for preparing them again.
 MOST = 64
 

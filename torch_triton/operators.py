@@ -158,7 +158,7 @@ def define(recurrence: Recurrence, run: Run, again: Callable[[Call], Callable[[C
             by_name = dict(zip(_FLOATING[recurrence.name], backward_operator(*gradients, names, *with_arrays(saved)), strict=True))
             made = [by_name[name] for name in names]
         else:
-            results, pull = torch.func.vjp(outputs, *[saved[number] for number in wanted])
+            results, pull, *_ = torch.func.vjp(outputs, *[saved[number] for number in wanted])
             made = pull(tuple(torch.zeros_like(one) if gradient is None else gradient for gradient, one in zip(gradients, results, strict=True)))
         for number, gradient in zip(wanted, made, strict=True):
             found[ctx.places[number]] = gradient
