@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 
 from rlscan import torch_triton  # noqa: E402
@@ -75,6 +76,35 @@ def test_the_operator_keeps_pytorch_s_rules(recurrence, device):
     given = arguments(recurrence, variants(recurrence, ("per step",))[0], device)
     operator = getattr(torch.ops.rlscan, recurrence.name).default
     torch.library.opcheck(operator, tuple(given_to(recurrence, complete(recurrence, wanting(given)))))
+
+
+def spaced(x):
+    return torch.stack([x, x], -1)[..., 0]
+
+
+LAYOUTS = {
+    "turned": lambda x: x.t().contiguous().t(),
+    "spaced": spaced,
+    "one row": lambda x: x[:1].expand(x.shape),
+    "one column": lambda x: x[:, :1].expand(x.shape),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@each_recurrence
+def test_results_and_gradients_are_laid_out_as_was_promised(recurrence, layout, device):
+    """A compiler writes what comes behind for the strides that it was told."""
+    given = arguments(recurrence, variants(recurrence, ("per step",))[0], device)
+    given = {name: LAYOUTS[layout](x) if isinstance(x, torch.Tensor) and x.ndim == 2 else x for name, x in given.items()}
+    operators = getattr(torch.ops.rlscan, recurrence.name).default, getattr(torch.ops.rlscan, f"{recurrence.name}_backward").default
+    wanted = [name for name, x in given.items() if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    came_in = [LAYOUTS[layout](torch.randn(3, 7, device=device)) for _ in recurrence.output_names]
+    of_function = tuple(given_to(recurrence, complete(recurrence, given)))
+    for operator, args in zip(operators, (of_function, (*came_in, wanted, *of_function)), strict=True):
+        torch.library.opcheck(operator, args, test_utils=("test_schema", "test_faketensor"))
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            promised = results(operator(*args))
+        assert [one.stride() for one in results(operator(*args))] == [one.stride() for one in promised]
 
 
 @each_recurrence
@@ -165,8 +195,6 @@ G, WANTED = torch.ones(2, 3), ["inputs"]
     ],
 )
 def test_the_operator_of_gradients_says_what_it_can_t_take(gradient, wanted, more, error, message, is_fake, device):
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     def here(x):
         return x if x.is_meta else x.to(device)
 

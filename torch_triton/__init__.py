@@ -78,8 +78,7 @@ def _computed(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = N
         method = _method(call)
     outs = None
     if out is not None:
-        like = like_of(call) if method == "kernels" else torch.empty(call.shape, dtype=DTYPES[call.dtype], device="meta")
-        outs = check_out(recurrence, out, like, call.device, call.arrays.values())
+        outs = check_out(recurrence, out, _like(call, method), call.device, call.arrays.values())
     if any(map(is_differentiated, call.arrays.values())):
         values = by_kernels if method == "kernels" else by_whole_arrays
         return recurrence.pack(differentiable(call, values, functools.partial(_scan, method), _AGAIN[method]))
@@ -101,6 +100,11 @@ def _on_each_device(call: Call, arguments: Mapping[str, Any], out: Any, method: 
 
 # By these gradients are computed, from calls that are made of others.
 _AGAIN = {"kernels": by_kernels_again, "vectorised": by_whole_arrays}
+
+
+def _like(call: Call, method: Literal["kernels", "vectorised"]) -> torch.Tensor:
+    """What every output is like, without memory: kernels lay it out as the arguments are."""
+    return like_of(call) if method == "kernels" else torch.empty(call.shape, dtype=DTYPES[call.dtype], device="meta")
 
 
 def _method(call: Call) -> Literal["kernels", "vectorised"]:
@@ -127,7 +131,14 @@ def _kernels_can_run() -> bool:
 
 
 _OPERATORS = {
-    name: define(recurrence, _computed, lambda call: _AGAIN[_method(call)], functools.partial(_scan, "vectorised")) for name, recurrence in RECURRENCES.items()
+    name: define(
+        recurrence,
+        _computed,
+        like=lambda call: _like(call, _method(call)),
+        again=lambda call: _AGAIN[_method(call)],
+        scan=functools.partial(_scan, "vectorised"),
+    )
+    for name, recurrence in RECURRENCES.items()
 }
 # made beforehand, for compilers can't look into the lock of a cached property
 _RESULTS: dict[str, Any] = {name: recurrence.result_type for name, recurrence in RECURRENCES.items()}

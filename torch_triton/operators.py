@@ -91,8 +91,8 @@ _FLOATING = {name: [argument.name for argument in recurrence.arguments if _may_b
 _PARAMETERS = {name: tuple((argument.name, argument.shape == "parameter") for argument in recurrence.arguments) for name, recurrence in RECURRENCES.items()}
 
 
-def define(recurrence: Recurrence, run: Run, again: Callable[[Call], Callable[[Call], Outs]], scan: Scan) -> Any:
-    """The operator of a recurrence, whose results `run` computes; and another for its gradients, by the adjoint.
+def define(recurrence: Recurrence, run: Run, like: Callable[[Call], torch.Tensor], again: Callable[[Call], Callable[[Call], Outs]], scan: Scan) -> Any:
+    """The operator of a recurrence, whose results `run` computes, which are laid out as `like` says; and another for its gradients, by the adjoint.
 
     What computes calls that are made of one is `again` of it; `scan` computes states where there is no adjoint.
     """
@@ -104,8 +104,8 @@ def define(recurrence: Recurrence, run: Run, again: Callable[[Call], Callable[[C
 
     def shaped(*given: Any) -> Any:
         call = check(recurrence, arguments_of(recurrence, given), _TENSORS)
-        like = like_of(call)
-        made: Any = tuple(torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=call.device) for _ in recurrence.output_names)
+        one = like(call)
+        made: Any = tuple(torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=call.device) for _ in recurrence.output_names)
         return made if len(made) > 1 else made[0]
 
     def split(given: tuple[Any, ...]) -> tuple[Call, dict[str, torch.Tensor], list[str]]:
