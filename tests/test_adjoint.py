@@ -70,6 +70,13 @@ def test_equal_terms_are_one_and_are_computed_once():
     assert source.count("+") == 1
 
 
+def test_a_function_keeps_its_source_where_others_lose_theirs():
+    one = made(X + Y + 1.0)
+    linecache.cache.pop(made(X + Y + 2.0).__code__.co_filename)
+    other = made(X + Y + 3.0)
+    assert one.__code__.co_filename != other.__code__.co_filename
+
+
 def test_nothing_is_computed_with_0_or_a_flag_that_is_known():
     assert symbols([0.0 * X + Y * 1.0 - 0.0, Terms.where(X == X, Y, Y), Terms.where((X > 0.0) & False, X, Y)]) == [Y]
     assert (X > 0.0) | False is (X > 0.0)

@@ -278,6 +278,23 @@ def test_forward_mode_around_and_inside_a_compiled_function(backend, device):
     assert torch.equal(torch.compile(tangent(function), backend=backend)(rewards, direction), wanted)
 
 
+@pytest.mark.parametrize("backend", [None, "eager", "aot_eager"])
+@pytest.mark.parametrize("of_rewards", [True, False])
+def test_no_gradient_of_a_flag(of_rewards, backend, device):
+    """Flags may be floating, and then ask for one."""
+    rewards, terminated, valid = (torch.ones(2, 3, device=device, requires_grad=wanted) for wanted in (of_rewards, True, True))
+
+    def function(rewards, terminated, **more):
+        return torch_triton.discounted_returns(rewards, terminated=terminated, gamma=0.5, **more)
+
+    for more in ({}, {"valid": valid}):
+        made = (function if backend is None else torch.compile(function, fullgraph=True, backend=backend))(rewards, terminated, **more)
+        asked = [*([rewards] if of_rewards else []), terminated, *more.values()]
+        found = torch.autograd.grad(made.sum(), asked, allow_unused=True, materialize_grads=True)
+        # every step ends an episode
+        assert [one.unique().item() for one in found] == [*([1] if of_rewards else []), *(0 for _ in asked[of_rewards:])]
+
+
 @pytest.mark.parametrize("backend", [None, "eager"])
 @pytest.mark.parametrize("more", [{}, {"valid": torch.tensor([[1, 1, 0, 1, 1]]).expand(2, 5)}], ids=["all valid", "valid"])
 def test_transformations_around_the_backward_pass_alone(backend, more, device):

@@ -63,8 +63,10 @@ class _Differentiable(torch.autograd.Function):
         call = dataclasses.replace(ctx.call, arrays=dict(zip(ctx.call.arrays, ctx.saved_tensors, strict=True)))
         came_in = {name: gradient for name, gradient in zip(call.recurrence.output_names, gradients, strict=True) if gradient is not None}
         own = ctx.needs_input_grad[-len(call.arrays) :]
-        wanted = [name for name, needed in zip(call.arrays, own, strict=True) if needed]
-        found = pulled_back(call, came_in, wanted, ctx.scan, ctx.again) if came_in else {}
+        # nothing flows to flags, floating or not
+        flags = {argument.name for argument in call.recurrence.arguments if argument.flag}
+        wanted = [name for name, needed in zip(call.arrays, own, strict=True) if needed and name not in flags]
+        found = pulled_back(call, came_in, wanted, ctx.scan, ctx.again) if came_in and wanted else {}
         return (*(None,) * (len(ctx.needs_input_grad) - len(own)), *map(found.get, call.arrays))
 
 

@@ -135,7 +135,9 @@ def define(recurrence: Recurrence, run: Run, like: Callable[[Call], torch.Tensor
         ctx.save_for_backward(*[inputs[place] for place in ctx.places])
 
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
-        wanted = [number for number, place in enumerate(ctx.places) if ctx.needs_input_grad[place]]
+        own = [_NAMES[recurrence.name][place] for place in ctx.places]
+        # nothing flows to flags, floating or not
+        wanted = [number for number, place in enumerate(ctx.places) if ctx.needs_input_grad[place] and own[number] in _FLOATING[recurrence.name]]
         saved = list(ctx.saved_tensors)
         found: list[Any] = [None] * len(ctx.others)
 
@@ -151,9 +153,9 @@ def define(recurrence: Recurrence, run: Run, like: Callable[[Call], torch.Tensor
                 arrays[number] = x
             return finite(check(recurrence, arguments_of(recurrence, with_arrays(arrays)), _TENSORS), scan)
 
-        if all(gradient is None for gradient in gradients):
+        if not wanted or all(gradient is None for gradient in gradients):
             return tuple(found)
-        names = [_NAMES[recurrence.name][ctx.places[number]] for number in wanted]
+        names = [own[number] for number in wanted]
         if _has_adjoint(check(recurrence, arguments_of(recurrence, with_arrays(saved)), _TENSORS), gradients, names):
             by_name = dict(zip(_FLOATING[recurrence.name], backward_operator(*gradients, names, *with_arrays(saved)), strict=True))
             made = [by_name[name] for name in names]
