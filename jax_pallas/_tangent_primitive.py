@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
+from rlscan.jax_pallas.sharded import vary_alike
+
 Arrays = Sequence[jax.Array]
 
 
@@ -61,7 +63,8 @@ def linear(of: Linear, primals: Arrays, tangents: Arrays) -> Arrays:
     """`of.tangents(primals, tangents)`, transposed by `of.pulled_back`."""
     if not AVAILABLE:
         return of.tangents(primals, tangents)
-    return _tangents_p.bind(*primals, *tangents, of=of, count=len(primals))
+    # the gradients of all vary where one does
+    return _tangents_p.bind(*vary_alike([*primals, *tangents]), of=of, count=len(primals))
 
 
 def _values(*arrays: jax.Array, of: Linear, count: int) -> list[jax.Array]:

@@ -7,7 +7,7 @@ it splits whole-array operations by itself, and by `custom_partitioning` what it
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -68,13 +68,28 @@ def on_explicit_axes(function: Callable[[Call], Outs], call: Call) -> Outs:
 def on_automatic_axes(function: Callable[[Call], Outs], call: Call) -> Outs:
     """What `function` gives for a call, on each device for its rows, whatever their sharding turns out to be when the program is compiled."""
     names, numbers = list(call.arrays), list(call.numbers)
+    # the rule of `jax.vmap` outlives the trace that this call's own arrays belong to
+    kind = dataclasses.replace(call, arrays={}, numbers={})
 
     def own(*operands: jax.Array) -> Outs:
         arrays = dict(zip(names, operands, strict=False))
-        return function(_of_own_rows(call, arrays, dict(zip(numbers, operands[len(names) :], strict=True))))
+        return function(_of_own_rows(kind, arrays, dict(zip(numbers, operands[len(names) :], strict=True))))
 
     axes = (*(_axes(call, name) for name in names), *((),) * len(numbers))
     return split_rows(own, axes, *_axes_of_outputs(call))(*call.arrays.values(), *call.numbers.values())
+
+
+def vary_alike(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """Inside `jax.shard_map`, arrays that vary over the devices where any of them does, by which JAX adds up the gradient of one that did not."""
+    own = [_varying(x) for x in arrays]
+    together = frozenset().union(*own)
+    return [x if over == together else jax.lax.pcast(x, tuple(together - over), to="varying") for x, over in zip(arrays, own, strict=True)]
+
+
+def _varying(x: jax.Array) -> frozenset[Any]:
+    """The axes of a mesh over which it varies; the name of that differs from release to release."""
+    kind = jax.typeof(x)
+    return kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else kind.vma
 
 
 def split_rows(function: Callable[..., Outs], axes: tuple[Axes, ...], *out_axes: Axes) -> Callable[..., Outs]:

@@ -37,18 +37,21 @@ def by_whole_arrays(call: Call) -> tuple[jax.Array, ...]:
 def differentiable(call: Call, values: Callable[[Call], tuple[jax.Array, ...]], kernels: Again | None = None) -> tuple[jax.Array, ...]:
     """What `values` gives for a call, with the derivative of `FiniteSteps`, which JAX finds by itself; gradients by kernels where these can."""
 
+    derivative, given = Derivative.of(call, kernels), {"arrays": dict(call.arrays), "numbers": dict(call.numbers)}
+    # rules outlive the trace that this call's own arrays belong to
+    kind = dataclasses.replace(call, arrays={}, numbers={})
+
     def of(operands: dict[str, dict[str, Any]]) -> Call:
-        return dataclasses.replace(call, **operands)
+        return dataclasses.replace(kind, **operands)
 
     outputs = jax.custom_jvp(lambda operands: values(of(operands)))
 
     @outputs.defjvp
     def _(primals: Any, tangents: Any) -> Any:
-        derivative = Derivative.of(call, kernels)
         own = derivative.primals(of(primals[0])), [tangents[0]["arrays"][name] for name in derivative.floating]
         return outputs(*primals), tuple(linear(derivative, *own) if kernels else derivative.tangents(*own))
 
-    return outputs({"arrays": dict(call.arrays), "numbers": dict(call.numbers)})
+    return outputs(given)
 
 
 class Again(Protocol):
@@ -82,7 +85,9 @@ class Derivative:
         return Derivative(kind, (tuple(call.arrays), tuple(call.numbers)), tuple(name for name in call.arrays if name not in flags), kernels)
 
     def primals(self, call: Call) -> list[Any]:
-        return [*call.arrays.values(), *call.numbers.values()]
+        # JAX sorts dictionaries
+        arrays, numbers = self.names
+        return [*(call.arrays[name] for name in arrays), *(call.numbers[name] for name in numbers)]
 
     def call(self, primals: Sequence[Any]) -> Call:
         wiring, shape, frame_ndim, time_axis, dtype, fades = self.kind
@@ -95,7 +100,8 @@ class Derivative:
 
         def outputs(*arrays: jax.Array) -> tuple[jax.Array, ...]:
             steps = FiniteSteps(dataclasses.replace(call, arrays={**call.arrays, **dict(zip(some, arrays, strict=True))}), WholeArrays(call.dtype))
-            return _by_steps(steps, finite=steps.finite)
+            # JAX must be told beforehand of what asks for devices, and sees into no primitive of ours
+            return _by_steps(steps, finite=steps.finite, turned=self.kernels is None)
 
         return outputs
 
@@ -129,8 +135,8 @@ def _by_whole_arrays(call: Call) -> tuple[jax.Array, ...]:
     return _by_steps(Steps(call, WholeArrays(call.dtype)))
 
 
-def _by_steps(steps: Steps, finite: Callable[[jax.Array], jax.Array] = lambda state: state) -> tuple[jax.Array, ...]:
-    """The outputs; `finite` is applied to all that the scan makes."""
+def _by_steps(steps: Steps, finite: Callable[[jax.Array], jax.Array] = lambda state: state, turned: bool = True) -> tuple[jax.Array, ...]:
+    """The outputs; `finite` is applied to all that the scan makes; `turned`: batch-major arrays may be, for a CPU's loop."""
     call = steps.call
     (alpha, beta), seed = steps.coefficients(), steps.seed()
     # Inside `jax.shard_map` what is carried from step to step has to vary over the devices where any of these does.
@@ -143,7 +149,7 @@ def _by_steps(steps: Steps, finite: Callable[[jax.Array], jax.Array] = lambda st
     def step(*addend_factor_state: jax.Array) -> jax.Array:
         return finite(steps.bound(coefficients.step)(*addend_factor_state))
 
-    loop = functools.partial(_turned_loop if call.time_axis == len(call.row_shape) == 1 else _loop, step, backward=call.backward)
+    loop = functools.partial(_turned_loop if turned and call.time_axis == len(call.row_shape) == 1 else _loop, step, backward=call.backward)
     tree = functools.partial(_tree, then, step, backward=call.backward)
     if not isinstance(call.steps, int):  # exported for any number of them, of which no tree can be made
         tree = loop

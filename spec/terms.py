@@ -6,6 +6,7 @@ No derivative of a recurrence is written here: only those of sums, products, sel
 from __future__ import annotations
 
 import functools
+import itertools
 import linecache
 import types
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -259,6 +260,10 @@ def _written(one: Term, names: Mapping[Term, str]) -> str:
     return f"{own[0]} {one.operation} {own[1]}"
 
 
+# no two have one, be they made in two threads or after tools have cleared the cache
+_files = itertools.count()
+
+
 @functools.cache
 def function_of(name: str, parameters: tuple[tuple[str, Term], ...], results: tuple[Term, ...]) -> types.FunctionType:
     """A function in the language of `coefficients`, with its source, that computes these terms from the symbols that its parameters stand for."""
@@ -273,7 +278,7 @@ def function_of(name: str, parameters: tuple[tuple[str, Term], ...], results: tu
     made = ", ".join(names[one] for one in results)
     source = "\n".join([f"def {name}({', '.join(parameter for parameter, _ in parameters)}):", *lines, f"    return {made}", ""])
     # Triton compiles from the source, and finds it here
-    file = f"<rlscan {name} {len(linecache.cache)}>"
+    file = f"<rlscan {name} {next(_files)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
     space: dict[str, Any] = {"__name__": __name__, "xp": Terms}
     exec(compile(source, file, "exec"), space)

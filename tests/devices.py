@@ -1,5 +1,6 @@
 """What is checked where JAX has several devices: `python devices.py`, with eight of the host's. `test_sharding.py` starts it."""
 
+import dataclasses
 import functools
 import re
 from typing import Any
@@ -14,6 +15,7 @@ from rlscan.crosscheck.draw import draw, exact, variants
 from rlscan.crosscheck.scenarios import covering
 from rlscan.jax_pallas import launch
 from rlscan.jax_pallas.arrays import Arrays
+from rlscan.jax_pallas.vectorised import by_whole_arrays, differentiable
 from rlscan.spec import reference
 from rlscan.spec.calls import check, complete
 from rlscan.spec.recurrences import RECURRENCES
@@ -158,14 +160,56 @@ def check_kernels_on_explicit_axes() -> None:
     """For a GPU: the kernel is given the rows of one device."""
     rewards = jax.device_put(window()[0], NamedSharding(mesh_of(AxisType.Explicit), PartitionSpec("rows")))
 
-    def advantages(rewards):
-        given = {"rewards": rewards, "values": rewards, "terminated": rewards > 2, "next_values": rewards}
+    def advantages(rewards, gamma=0.5):
+        given = {"rewards": rewards, "values": rewards, "terminated": rewards > 2, "next_values": rewards, "gamma": gamma}
         return launch.by_kernels(check(RECURRENCES["gae"], complete(RECURRENCES["gae"], given), Arrays()), interpret=False)[0]
 
-    text = str(jax.make_jaxpr(advantages)(rewards))
-    kernel = text[text.index("pallas_call[") :]
-    assert f"float32[{FEW // DEVICES},{STEPS}]" in kernel
-    assert f"float32[{FEW},{STEPS}]" not in kernel
+    def gradients(rewards):
+        return jax.grad(lambda rewards, gamma: advantages(rewards, gamma).sum(), (0, 1))(rewards, jnp.float32(0.5))
+
+    for function in (advantages, gradients):
+        _, *kernels = str(jax.make_jaxpr(function)(rewards)).split("pallas_call[")
+        assert kernels
+        for kernel in kernels:
+            assert f"float32[{FEW // DEVICES},{STEPS}]" in kernel
+            assert f"float32[{FEW},{STEPS}]" not in kernel
+
+
+@dataclasses.dataclass(frozen=True)
+class StandIn:
+    """For kernels, whose interpreter can't run inside `jax.shard_map`."""
+
+    def again(self, call):
+        return by_whole_arrays(call)
+
+
+def check_gradients_inside_shard_map(is_given_valid: bool) -> None:
+    """A number that all devices have gets the sum of what each finds, by the adjoint and without one, and in derivatives of gradients."""
+    mesh, of_rows, of_all = mesh_of(AxisType.Auto), PartitionSpec("rows"), PartitionSpec()
+    rewards, gamma = jnp.asarray(window()[0]), jnp.float32(0.5)
+
+    def total(kernels, rewards, gamma):
+        given = {"rewards": rewards, "terminated": rewards > 2, "gamma": gamma, **({"valid": rewards != 1} if is_given_valid else {})}
+        call = check(RECURRENCES["discounted_returns"], complete(RECURRENCES["discounted_returns"], given), Arrays())
+        return jnp.square(differentiable(call, by_whole_arrays, kernels)[0]).sum()
+
+    alone, own = functools.partial(total, None), functools.partial(total, StandIn())
+
+    def spread(rewards, gamma):
+        one_each = jax.shard_map(lambda *given: own(*given)[None], mesh=mesh, in_specs=(of_rows, of_all), out_specs=of_rows)
+        return one_each(rewards, gamma).sum()
+
+    def linearized(function):
+        return lambda rewards, gamma: jax.linearize(functools.partial(function, rewards), gamma)[1](gamma)
+
+    def over_numbers(function):
+        return lambda rewards, gamma: jax.grad(lambda more: jax.vmap(function, (None, 0))(rewards, more).sum())(jnp.stack([gamma, gamma / 2]))
+
+    for derivative in (lambda function: jax.grad(function, (0, 1)), lambda function: jax.hessian(function, 1), linearized, over_numbers):
+        # sums of whole multiples of 2^-10, which have no roundings
+        jax.tree.map(np.testing.assert_array_equal, jax.jit(derivative(spread))(rewards, gamma), derivative(alone)(rewards, gamma))
+    inside = jax.shard_map(jax.grad(own, (0, 1)), mesh=mesh, in_specs=(of_rows, of_all), out_specs=(of_rows, of_all))
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(inside)(rewards, gamma), jax.grad(alone, (0, 1))(rewards, gamma))
 
 
 def main() -> None:
@@ -180,6 +224,8 @@ def main() -> None:
         check_mixed(kind, method)
         check_transformed(kind, method)
     check_kernels_on_explicit_axes()
+    for is_given_valid in (False, True):
+        check_gradients_inside_shard_map(is_given_valid)
 
 
 if __name__ == "__main__":

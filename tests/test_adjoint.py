@@ -70,6 +70,13 @@ def test_equal_terms_are_one_and_are_computed_once():
     assert source.count("+") == 1
 
 
+def test_a_function_keeps_its_source_where_others_lose_theirs():
+    one = made(X + Y + 1.0)
+    linecache.cache.pop(made(X + Y + 2.0).__code__.co_filename)
+    other = made(X + Y + 3.0)
+    assert one.__code__.co_filename != other.__code__.co_filename
+
+
 def test_nothing_is_computed_with_0_or_a_flag_that_is_known():
     assert symbols([0.0 * X + Y * 1.0 - 0.0, Terms.where(X == X, Y, Y), Terms.where((X > 0.0) & False, X, Y)]) == [Y]
     assert (X > 0.0) | False is (X > 0.0)
@@ -221,6 +228,7 @@ def test_jax_transforms_what_kernels_differentiate():
         yield "grad of vmap along another axis", jax.grad(many((1, None, None)), at)(jnp.moveaxis(addends, 0, 1), factors[0], single[2])
         yield "grad of remat", jax.grad(jax.checkpoint(loss), at)(*single)
         yield "jvp", jax.jvp(loss, single, along)[1]
+        yield "linearize", jax.linearize(loss, *single)[1](*along)
         yield "jvp of grad", jax.jvp(gradient, single, along)[1]
         yield "grad of grad", jax.grad(norm, at)(*single)
         yield "hessian", jax.hessian(loss, 2)(*single)
@@ -230,6 +238,18 @@ def test_jax_transforms_what_kernels_differentiate():
         for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(right), strict=True):
             # sums of fewer than a hundred roundings each
             np.testing.assert_allclose(mine, theirs, rtol=0, atol=100 * 1.2e-7 * max(1.0, float(jnp.abs(theirs).max())), err_msg=name)
+
+
+@pytest.mark.parametrize("method", ["kernels", "vectorised"])
+def test_nothing_of_a_trace_of_jax_is_kept(method):
+    jax = pytest.importorskip("jax")
+    from rlscan import jax_pallas
+
+    def loss(addend):
+        return jax_pallas.run(RECURRENCES["affine_scan"], {"addend": addend, "factor": 0.5}, method=method).sum()
+
+    with jax.check_tracer_leaks():
+        np.testing.assert_array_equal(jax.grad(loss)(jax.numpy.ones((1, 2))), [[1.5, 1]])
 
 
 @pytest.mark.parametrize("method", ["kernels", "vectorised"])

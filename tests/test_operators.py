@@ -1,5 +1,6 @@
 """The operators that PyTorch's compilers record."""
 
+import contextlib
 import dataclasses
 import warnings
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 
 from rlscan import torch_triton  # noqa: E402
@@ -76,6 +78,35 @@ def test_the_operator_keeps_pytorch_s_rules(recurrence, device):
     torch.library.opcheck(operator, tuple(given_to(recurrence, complete(recurrence, wanting(given)))))
 
 
+def spaced(x):
+    return torch.stack([x, x], -1)[..., 0]
+
+
+LAYOUTS = {
+    "turned": lambda x: x.t().contiguous().t(),
+    "spaced": spaced,
+    "one row": lambda x: x[:1].expand(x.shape),
+    "one column": lambda x: x[:, :1].expand(x.shape),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@each_recurrence
+def test_results_and_gradients_are_laid_out_as_was_promised(recurrence, layout, device):
+    """A compiler writes what comes behind for the strides that it was told."""
+    given = arguments(recurrence, variants(recurrence, ("per step",))[0], device)
+    given = {name: LAYOUTS[layout](x) if isinstance(x, torch.Tensor) and x.ndim == 2 else x for name, x in given.items()}
+    operators = getattr(torch.ops.rlscan, recurrence.name).default, getattr(torch.ops.rlscan, f"{recurrence.name}_backward").default
+    wanted = [name for name, x in given.items() if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    came_in = [LAYOUTS[layout](torch.randn(3, 7, device=device)) for _ in recurrence.output_names]
+    of_function = tuple(given_to(recurrence, complete(recurrence, given)))
+    for operator, args in zip(operators, (of_function, (*came_in, wanted, *of_function)), strict=True):
+        torch.library.opcheck(operator, args, test_utils=("test_schema", "test_faketensor"))
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            promised = results(operator(*args))
+        assert [one.stride() for one in results(operator(*args))] == [one.stride() for one in promised]
+
+
 @each_recurrence
 def test_the_operators_map_over_any_axis_at_once(recurrence, device):
     """As rows of one call; what is not mapped over is the same for all, with a gradient for each."""
@@ -143,11 +174,37 @@ def test_gradients_of_a_compiled_function_are_one_operator_for_all_sizes(device)
     assert "rlscan.gae_backward" in backward
 
 
-def test_the_operator_of_gradients_says_where_it_has_none(device):
-    given = {"inputs": torch.ones(2, 3, device=device), "terminated": torch.zeros(2, 3, device=device), "valid": torch.ones(2, 3, device=device)}
+G, WANTED = torch.ones(2, 3), ["inputs"]
+
+
+@pytest.mark.parametrize("is_fake", [False, True])
+@pytest.mark.parametrize(
+    ("gradient", "wanted", "more", "error", "message"),
+    [
+        (G, WANTED, {"valid": torch.ones(2, 3)}, NotImplementedError, "there are kernels for gradients where every step is valid"),
+        # kernels would read beyond the memory of these
+        (G[:, :2], WANTED, {}, ValueError, r"gradient_of_traces has shape \(2, 2\); wanted that of the result, \(2, 3\)"),
+        (G[:1], WANTED, {}, ValueError, r"gradient_of_traces has shape \(1, 3\)"),
+        (G[0, 0], WANTED, {}, ValueError, r"gradient_of_traces has shape \(\)"),
+        (G.double(), WANTED, {}, TypeError, "gradient_of_traces is float64; wanted that of the result, float32"),
+        (G.to("meta"), WANTED, {}, ValueError, "gradient_of_traces is on meta; wanted that of the result"),
+        (G.to_sparse(), WANTED, {}, TypeError, "gradient_of_traces is in the layout torch.sparse_coo"),
+        (G, ["terminated"], {}, ValueError, "wanted has 'terminated'; wanted some of the arrays that were given, inputs"),
+        (G, ["initial"], {}, ValueError, "wanted has 'initial'"),
+        (G, ["gamma"], {}, ValueError, "wanted has 'gamma'"),
+    ],
+)
+def test_the_operator_of_gradients_says_what_it_can_t_take(gradient, wanted, more, error, message, is_fake, device):
+    def here(x):
+        return x if x.is_meta else x.to(device)
+
     recurrence = RECURRENCES["eligibility_traces"]
-    with pytest.raises(NotImplementedError, match="eligibility_traces_backward: there are kernels for gradients where every step is valid"):
-        torch.ops.rlscan.eligibility_traces_backward(given["inputs"], ["inputs"], *given_to(recurrence, complete(recurrence, given)))
+    given = {"inputs": here(G), "terminated": torch.zeros(2, 3, device=device), **{name: here(x) for name, x in more.items()}}
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True) if is_fake else contextlib.nullcontext(),
+        pytest.raises(error, match=f"eligibility_traces_backward: {message}"),
+    ):
+        torch.ops.rlscan.eligibility_traces_backward(here(gradient), wanted, *given_to(recurrence, complete(recurrence, given)))
 
 
 def test_other_sizes_are_one_program(device):
@@ -220,3 +277,43 @@ def test_forward_mode_around_and_inside_a_compiled_function(backend, device):
     wanted = tangent(function)(rewards, direction)
     assert torch.equal(tangent(torch.compile(function, fullgraph=True, backend=backend))(rewards, direction), wanted)
     assert torch.equal(torch.compile(tangent(function), backend=backend)(rewards, direction), wanted)
+
+
+@pytest.mark.parametrize("backend", [None, "eager", "aot_eager"])
+@pytest.mark.parametrize("of_rewards", [True, False])
+def test_no_gradient_of_a_flag(of_rewards, backend, device):
+    """Flags may be floating, and then ask for one."""
+    rewards, terminated, valid = (torch.ones(2, 3, device=device, requires_grad=wanted) for wanted in (of_rewards, True, True))
+
+    def function(rewards, terminated, **more):
+        return torch_triton.discounted_returns(rewards, terminated=terminated, gamma=0.5, **more)
+
+    for more in ({}, {"valid": valid}):
+        made = (function if backend is None else torch.compile(function, fullgraph=True, backend=backend))(rewards, terminated, **more)
+        asked = [*([rewards] if of_rewards else []), terminated, *more.values()]
+        found = torch.autograd.grad(made.sum(), asked, allow_unused=True, materialize_grads=True)
+        # every step ends an episode
+        assert [one.unique().item() for one in found] == [*([1] if of_rewards else []), *(0 for _ in asked[of_rewards:])]
+
+
+@pytest.mark.parametrize("backend", [None, "eager"])
+@pytest.mark.parametrize("more", [{}, {"valid": torch.tensor([[1, 1, 0, 1, 1]]).expand(2, 5)}], ids=["all valid", "valid"])
+def test_transformations_around_the_backward_pass_alone(backend, more, device):
+    """Gradients are linear in those that come in, of which there may be many, or one with a tangent."""
+    more = {name: x.to(device) for name, x in more.items()}
+    values, never = torch.randn(2, 5, device=device), torch.zeros(2, 5, device=device)
+
+    def function(rewards):
+        return torch_triton.gae(rewards, values, terminated=never, next_values=values, **more, gamma=0.9).advantages
+
+    rewards, many = torch.randn(2, 5, device=device, requires_grad=True), torch.randn(3, 2, 5, device=device)
+    made = (function if backend is None else torch.compile(function, fullgraph=True, backend=backend))(rewards)
+
+    def pulled_back(gradient):
+        return torch.autograd.grad(made, rewards, gradient, retain_graph=True)[0]
+
+    each = torch.stack([pulled_back(one) for one in many])
+    torch.testing.assert_close(torch.func.vmap(pulled_back)(many), each)
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(pulled_back(forward_ad.make_dual(many[0], many[1])))
+        torch.testing.assert_close(tuple(found), tuple(each[:2]))

@@ -78,8 +78,7 @@ def _computed(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = N
         method = _method(call)
     outs = None
     if out is not None:
-        like = like_of(call) if method == "kernels" else torch.empty(call.shape, dtype=DTYPES[call.dtype], device="meta")
-        outs = check_out(recurrence, out, like, call.device, call.arrays.values())
+        outs = check_out(recurrence, out, _like(call, method), call.device, call.arrays.values())
     if any(map(is_differentiated, call.arrays.values())):
         return recurrence.pack(differentiable(call, _VALUES[method], functools.partial(_scan, method)))
     if method == "kernels":
@@ -99,6 +98,11 @@ def _on_each_device(call: Call, arguments: Mapping[str, Any], out: Any, method: 
 
 
 _VALUES = {"kernels": by_kernels, "vectorised": by_whole_arrays}
+
+
+def _like(call: Call, method: Literal["kernels", "vectorised"]) -> torch.Tensor:
+    """What every output is like, without memory: kernels lay it out as the arguments are."""
+    return like_of(call) if method == "kernels" else torch.empty(call.shape, dtype=DTYPES[call.dtype], device="meta")
 
 
 def _method(call: Call) -> Literal["kernels", "vectorised"]:
@@ -125,7 +129,14 @@ def _kernels_can_run() -> bool:
 
 
 _OPERATORS = {
-    name: define(recurrence, _computed, lambda call: _VALUES[_method(call)], functools.partial(_scan, "vectorised")) for name, recurrence in RECURRENCES.items()
+    name: define(
+        recurrence,
+        _computed,
+        like=lambda call: _like(call, _method(call)),
+        method=lambda call: _VALUES[_method(call)],
+        scan=functools.partial(_scan, "vectorised"),
+    )
+    for name, recurrence in RECURRENCES.items()
 }
 # made beforehand, for compilers can't look into the lock of a cached property
 _RESULTS: dict[str, Any] = {name: recurrence.result_type for name, recurrence in RECURRENCES.items()}

@@ -62,8 +62,10 @@ class _Differentiable(torch.autograd.Function):
         call = dataclasses.replace(ctx.call, arrays=dict(zip(ctx.call.arrays, ctx.saved_tensors, strict=True)))
         came_in = {name: gradient for name, gradient in zip(call.recurrence.output_names, gradients, strict=True) if gradient is not None}
         own = ctx.needs_input_grad[-len(call.arrays) :]
-        wanted = [name for name, needed in zip(call.arrays, own, strict=True) if needed]
-        found = pulled_back(call, came_in, wanted, ctx.values, ctx.scan) if came_in else {}
+        # nothing flows to flags, floating or not
+        flags = {argument.name for argument in call.recurrence.arguments if argument.flag}
+        wanted = [name for name, needed in zip(call.arrays, own, strict=True) if needed and name not in flags]
+        found = pulled_back(call, came_in, wanted, ctx.values, ctx.scan) if came_in and wanted else {}
         return (*(None,) * (len(ctx.needs_input_grad) - len(own)), *map(found.get, call.arrays))
 
 
@@ -72,15 +74,14 @@ def pulled_back(
 ) -> dict[str, torch.Tensor]:
     """The gradients by the arguments `wanted`, where these come in for outputs. Where gradients are recorded, they have a derivative too."""
     # an adjoint has none
-    if not torch.is_grad_enabled() and 0 not in call.shape and are_single(gradients.values()) and are_readable(gradients.values()):
+    if not torch.is_grad_enabled() and not in_forward_mode() and 0 not in call.shape and are_single(gradients.values()) and are_readable(gradients.values()):
         found = pulled_back_by(values, WholeTensors(call.dtype, call.device), call, gradients, wanted)
         if found is not None:
             return {name: gradient.to(call.arrays[name].dtype) for name, gradient in found.items()}
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
-        arrays = dict(call.arrays)
-        # one that was made of another is to have a gradient of its own
-        arrays |= {name: arrays[name].view_as(arrays[name]) if create_graph else arrays[name].detach().requires_grad_() for name in wanted}
+        # one that was made of another is to have a gradient of its own; `torch.func` refuses `requires_grad_`
+        arrays = {name: array.view_as(array) if create_graph or name in wanted else array.detach() for name, array in call.arrays.items()}
         results = dict(zip(call.recurrence.output_names, finite(dataclasses.replace(call, arrays=arrays), scan), strict=True))
         outputs = [name for name in gradients if results[name].requires_grad]
         if not outputs:

@@ -16,7 +16,7 @@ from rlscan.spec.arguments import Argument
 from rlscan.spec.calls import Call, check
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.torch_triton._private import are_single
-from rlscan.torch_triton.arrays import Outs, Tensors, WholeTensors, like_of
+from rlscan.torch_triton.arrays import DTYPES, Outs, Tensors, WholeTensors, in_forward_mode, like_of
 from rlscan.torch_triton.gradients import Scan, finite
 
 NAMESPACE = "rlscan"
@@ -91,8 +91,8 @@ _FLOATING = {name: [argument.name for argument in recurrence.arguments if _may_b
 _PARAMETERS = {name: tuple((argument.name, argument.shape == "parameter") for argument in recurrence.arguments) for name, recurrence in RECURRENCES.items()}
 
 
-def define(recurrence: Recurrence, run: Run, method: Callable[[Call], Callable[[Call], Outs]], scan: Scan) -> Any:
-    """The operator of a recurrence, whose results `run` computes; and another for its gradients, by the adjoint.
+def define(recurrence: Recurrence, run: Run, like: Callable[[Call], torch.Tensor], method: Callable[[Call], Callable[[Call], Outs]], scan: Scan) -> Any:
+    """The operator of a recurrence, whose results `run` computes, which are laid out as `like` says; and another for its gradients, by the adjoint.
 
     `method` says for a call how it, and its adjoint, is computed; `scan` computes states where there is no adjoint.
     """
@@ -104,22 +104,23 @@ def define(recurrence: Recurrence, run: Run, method: Callable[[Call], Callable[[
 
     def shaped(*given: Any) -> Any:
         call = check(recurrence, arguments_of(recurrence, given), _TENSORS)
-        like = like_of(call)
-        made: Any = tuple(torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=call.device) for _ in recurrence.output_names)
+        one = like(call)
+        made: Any = tuple(torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=call.device) for _ in recurrence.output_names)
         return made if len(made) > 1 else made[0]
 
     def split(given: tuple[Any, ...]) -> tuple[Call, dict[str, torch.Tensor], list[str]]:
         """A call, the gradients that came in for its outputs, and the arguments by which gradients are wanted."""
         outputs = recurrence.output_names
         call = check(recurrence, arguments_of(recurrence, given[len(outputs) + 1 :]), _TENSORS)
-        return call, {name: x for name, x in zip(outputs, given, strict=False) if x is not None}, given[len(outputs)]
+        came_in, wanted = {name: x for name, x in zip(outputs, given, strict=False) if x is not None}, given[len(outputs)]
+        _check_gradients(call, came_in, wanted)
+        return call, came_in, wanted
 
     def gradients(*given: Any) -> tuple[torch.Tensor, ...]:
         call, came_in, wanted = split(given)
         with torch.no_grad():
             found = pulled_back_by(method(call), WholeTensors(call.dtype, call.device), call, came_in, wanted)
-        if found is None:
-            raise NotImplementedError(f"{recurrence.name}_backward: there are kernels for gradients where every step is valid; differentiate {recurrence.name}")
+        assert found is not None
         # in new memory, and laid out as was promised
         return tuple(_new(call, name, wanted).copy_(found[name]) if name in wanted else _new(call, name, wanted) for name in _FLOATING[recurrence.name])
 
@@ -134,7 +135,9 @@ def define(recurrence: Recurrence, run: Run, method: Callable[[Call], Callable[[
         ctx.save_for_backward(*[inputs[place] for place in ctx.places])
 
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
-        wanted = [number for number, place in enumerate(ctx.places) if ctx.needs_input_grad[place]]
+        own = [_NAMES[recurrence.name][place] for place in ctx.places]
+        # nothing flows to flags, floating or not
+        wanted = [number for number, place in enumerate(ctx.places) if ctx.needs_input_grad[place] and own[number] in _FLOATING[recurrence.name]]
         saved = list(ctx.saved_tensors)
         found: list[Any] = [None] * len(ctx.others)
 
@@ -150,9 +153,9 @@ def define(recurrence: Recurrence, run: Run, method: Callable[[Call], Callable[[
                 arrays[number] = x
             return finite(check(recurrence, arguments_of(recurrence, with_arrays(arrays)), _TENSORS), scan)
 
-        if all(gradient is None for gradient in gradients):
+        if not wanted or all(gradient is None for gradient in gradients):
             return tuple(found)
-        names = [_NAMES[recurrence.name][ctx.places[number]] for number in wanted]
+        names = [own[number] for number in wanted]
         if _has_adjoint(check(recurrence, arguments_of(recurrence, with_arrays(saved)), _TENSORS), gradients, names):
             by_name = dict(zip(_FLOATING[recurrence.name], backward_operator(*gradients, names, *with_arrays(saved)), strict=True))
             made = [by_name[name] for name in names]
@@ -214,10 +217,30 @@ def _with_rows(recurrence: Recurrence, size: int, in_dims: Sequence[Any], given:
     return one, more
 
 
+def _check_gradients(call: Call, came_in: Mapping[str, torch.Tensor], wanted: Sequence[str]) -> None:
+    """An error that names what is wrong with what the operator of gradients is given: kernels read memory as far as a shape says."""
+    name = f"{call.recurrence.name}_backward"
+    given = [one for one in _FLOATING[call.recurrence.name] if one in call.arrays]
+    for one in wanted:
+        if one not in given:
+            raise ValueError(f"{name}: wanted has {one!r}; wanted some of the arrays that were given, {', '.join(given)}")
+    for output, gradient in came_in.items():
+        if what := _TENSORS.not_dense(gradient):
+            raise TypeError(f"{name}: {incoming(output)} is {what}; wanted a dense (strided) torch.Tensor")
+        if tuple(gradient.shape) != call.shape:
+            raise ValueError(f"{name}: {incoming(output)} has shape {tuple(gradient.shape)}; wanted that of the result, {call.shape}")
+        if gradient.dtype != DTYPES[call.dtype]:
+            raise TypeError(f"{name}: {incoming(output)} is {_TENSORS.dtype(gradient)}; wanted that of the result, {call.dtype}")
+        if gradient.device != call.device:
+            raise ValueError(f"{name}: {incoming(output)} is on {gradient.device}; wanted that of the result, {call.device}")
+    if adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(came_in)) is None:
+        raise NotImplementedError(f"{name}: there are kernels for gradients where every step is valid; differentiate {call.recurrence.name}")
+
+
 def _has_adjoint(call: Call, gradients: Sequence[torch.Tensor | None], wanted: Sequence[str]) -> bool:
     """Whether there is one, and nothing but its values is asked for."""
     came_in = {name: gradient for name, gradient in zip(call.recurrence.output_names, gradients, strict=True) if gradient is not None}
-    if torch.is_grad_enabled() or 0 in call.shape or not are_single(came_in.values()):
+    if torch.is_grad_enabled() or in_forward_mode() or 0 in call.shape or not are_single(came_in.values()):
         return False
     return adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(came_in)) is not None
 
