@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -23,7 +24,7 @@ from rlscan.crosscheck import report
 from rlscan.crosscheck.backends import Device
 from rlscan.crosscheck.baselines import BASELINES, Baseline
 from rlscan.crosscheck.engines import ENGINES, Engine, Function
-from rlscan.crosscheck.ppo import NETWORKS, Update, measure
+from rlscan.crosscheck.ppo import NETWORKS, Update, measure, network_name
 from rlscan.crosscheck.workloads import (
     CALL,
     LAYOUTS,
@@ -561,9 +562,9 @@ def run(wanted: Plan, found: Found, jobs: int, folder: Path, progress: Callable[
         progress("warm calls")
         found.calls += bench.calls(wanted.device)
         yield
-    updated = {update.framework for update in found.updates}
-    for framework in [framework for framework in wanted.updates if framework not in updated]:
-        for hidden in NETWORKS:
+    updated = {(update.framework, update.network) for update in found.updates}
+    for framework, hidden in itertools.product(wanted.updates, NETWORKS):
+        if (framework, network_name(hidden)) not in updated:
             progress(f"PPO in {framework}")
             found.updates.append(measure(framework, wanted.device, hidden))
             yield

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rlscan.crosscheck.bench import RLSCAN, Counters, Entry, Found, Row, judgements
 from rlscan.crosscheck.engines import ENGINES
-from rlscan.crosscheck.workloads import Workload, arguments
+from rlscan.crosscheck.workloads import BACKWARD, Workload, arguments
 
 WAITED_FOR = {
     "long_scoreboard": "memory",
@@ -103,9 +103,17 @@ def counted(rows: Sequence[Row], launches: Sequence[int], text: str) -> list[Cou
 
 def workload_of(row: Row) -> Workload:
     options = [option for option in row.options.split(", ") if option]
-    actions = [option for option in options if option.startswith("A = ")]
-    plain = tuple(option for option in options if option not in actions)
-    return Workload(row.op, row.rows, row.steps, row.layout, plain, int(actions[0].removeprefix("A = ")) if actions else 0)
+    actions, wanted = ([option for option in options if option.startswith(word)] for word in ("A = ", BACKWARD))
+    plain = tuple(option for option in options if option not in (*actions, *wanted))
+    return Workload(
+        row.op,
+        row.rows,
+        row.steps,
+        row.layout,
+        plain,
+        actions=int(actions[0].removeprefix("A = ")) if actions else 0,
+        wanted=tuple(wanted[0].removeprefix(BACKWARD).split()) if wanted else (),
+    )
 
 
 def main(wanted: str, done: str) -> None:
@@ -118,18 +126,19 @@ def main(wanted: str, done: str) -> None:
     start = launch.Prepared.start
 
     def counting(self: launch.Prepared, passed: dict) -> None:
-        launches[-1] = len(self.launches)
+        launches[-1] += len(self.launches)
         start(self, passed)
 
     launch.Prepared.start = counting
     engine = ENGINES["torch"]("cuda")
     for made in json.loads(Path(wanted).read_text(encoding="utf-8")):
-        workload = Workload(**made | {"options": tuple(made["options"])})
+        workload = Workload(**made | {name: tuple(made[name]) for name in ("options", "wanted")})
         operands = {name: engine.place(workload.laid_out(array)) for name, array in arguments(workload).items()}
         function = Entry("", workload, "torch", "cuda").function()
         launches.append(0)
         function(operands)
         torch.cuda.synchronize()
+        launches[-1] = 0
         torch.cuda.profiler.start()
         function(operands)
         torch.cuda.synchronize()

@@ -82,7 +82,12 @@ def measure(framework: str, device: Device, hidden: tuple[int, ...], sizes: Size
     made: Callable[..., Workbench] = {"torch": _torch, "jax": _jax}[framework]
     seconds = [made(device, hidden, sizes, gae).seconds() for gae in (BASELINES[LOOPS[framework]].make(device), _rlscan(framework))]
     (with_loop, by_loop), (with_rlscan, by_rlscan) = seconds
-    return Update(framework, device, " x ".join(map(str, hidden)), str(sizes), with_loop, with_rlscan, by_loop, by_rlscan)
+    return Update(framework, device, network_name(hidden), str(sizes), with_loop, with_rlscan, by_loop, by_rlscan)
+
+
+def network_name(hidden: tuple[int, ...]) -> str:
+    """The sizes of its hidden layers."""
+    return " x ".join(map(str, hidden))
 
 
 def _rlscan(framework: str) -> Function:

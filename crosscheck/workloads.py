@@ -122,7 +122,7 @@ class Workload:
     def extras(self) -> list[str]:
         """What is not as in a plain call, in words."""
         actions = [f"A = {self.actions}"] if self.actions else []
-        return [*self.options, *actions, *([f"gradients by {' '.join(self.wanted)}"] if self.wanted else [])]
+        return [*self.options, *actions, *([f"{BACKWARD}{' '.join(self.wanted)}"] if self.wanted else [])]
 
     @property
     def recurrence(self) -> Recurrence:
@@ -154,6 +154,9 @@ class Workload:
         """Of arguments the gradients that come in, for each result."""
         return [made[incoming(name)] for name in self.recurrence.output_names]
 
+
+BACKWARD = "gradients by "
+"""What a workload that is differentiated says of itself, before the arguments."""
 
 OPS = tuple(GIVEN)
 LAYOUTS: tuple[Layout, ...] = ("batch", "time")

@@ -16,6 +16,7 @@ import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from rlscan.spec import coefficients
 from rlscan.spec.arguments import Argument
 from rlscan.spec.calls import Call
 from rlscan.spec.geometry import axes_of
@@ -193,7 +194,7 @@ class _Derivation:
             if read.edge in self.wanted:
                 flows(rows, read.edge, gradient)
         if self.wiring.seed in self.wanted:
-            flows(rows, self.wiring.seed, beta * z + of_beyond)
+            flows(rows, self.wiring.seed, self.finite.bound(coefficients.step)(of_beyond, beta, z))
         return self.declared((of_state + self.before(of_beyond), self.before(beta)), steps, rows, (alpha, beta))
 
     def before(self, one: Term) -> Term:
@@ -206,7 +207,7 @@ class _Derivation:
 
         return with_symbols(one, leaf)
 
-    def declared(self, coefficients: tuple[Term, Term], steps: Mapping[str, Term], rows: Mapping[str, Term], of_states: tuple[Term, Term]) -> Adjoint:
+    def declared(self, of_z: tuple[Term, Term], steps: Mapping[str, Term], rows: Mapping[str, Term], of_states: tuple[Term, Term]) -> Adjoint:
         name, frame = self.recurrence.name, self.recurrence.frame
         came_in = [dataclasses.replace(frame, name=incoming(output), default=None, logarithm=False) for output in self.given]
         places = _Places(self.read)
@@ -216,7 +217,7 @@ class _Derivation:
             name=f"{name}_adjoint",
             title=f"The adjoint of {name}.",
             direction="forward" if self.backward else "backward",
-            coefficients=places.function(f"{name}_adjoint", (coefficients[0], self.finite.number(coefficients[1]))),
+            coefficients=places.function(f"{name}_adjoint", (of_z[0], self.finite.number(of_z[1]))),
             outputs=places.function(f"{name}_adjoint_outputs", (*steps.values(), *rows.values())),
             arguments=(*self.recurrence.arguments, *came_in, dataclasses.replace(frame, name=STATES, default=None, logarithm=False)),
             output_names=(*map(of_steps, steps), *last_only),
