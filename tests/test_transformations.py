@@ -94,9 +94,6 @@ def test_a_loop_of_pytorch_over_rows_is_an_error():
     torch = pytest.importorskip("torch")
     from rlscan.crosscheck.transformations_of_torch import no_loop_over_rows
 
-    @torch.library.custom_op("rlscan_tests::row", mutates_args=())
-    def row(x: torch.Tensor) -> torch.Tensor:
-        return x + 1
-
+    row = torch.library.custom_op("rlscan_tests::row", lambda x: x + 1, mutates_args=(), schema="(Tensor x) -> Tensor")
     with no_loop_over_rows(), pytest.raises(RuntimeError, match="fallback"):
         torch.func.vmap(row)(torch.ones(3, 5))
