@@ -23,7 +23,7 @@ from rlscan.spec.geometry import axes_of
 from rlscan.spec.recurrences import Recurrence
 from rlscan.spec.steps import Finite, WholeArrays
 from rlscan.spec.taps import STATE, STATE_BEYOND, Constant, Outside, Read, Source, Wiring, wire
-from rlscan.spec.terms import Term, Terms, function_of, is_zero, pulled_back, symbol, symbols, term, with_symbols
+from rlscan.spec.terms import Term, Terms, function_of, in_order, is_zero, pulled_back, symbol, symbols, term, with_symbols
 
 STATES = "states"
 """The argument of an adjoint that is y at every step."""
@@ -198,14 +198,18 @@ class _Derivation:
         return self.declared((of_state + self.before(of_beyond), self.before(beta)), steps, rows, (alpha, beta))
 
     def before(self, one: Term) -> Term:
-        """The same of the step before, in the order of the adjoint's scan; nothing of it counts where there is none."""
+        """The same of the step before, in the order of the adjoint's scan; where there is none, it is made of 0."""
 
         def leaf(own: Term) -> Term:
             source = own.of[0].source
             # the scan's first step lies beyond what is stored, and has no step of the window before it
             return term(False) if isinstance(source, Outside) else symbol(_Leaf(source, True))
 
-        return with_symbols(one, leaf)
+        moved = with_symbols(one, leaf)
+        if any(part.operation in ("/", "log", "sqrt") for part in in_order([moved])):
+            # of which not everything is finite
+            return Terms.where(symbol(_Leaf(Outside("previous" if self.backward else "next"))), 0.0, moved)
+        return moved
 
     def declared(self, of_z: tuple[Term, Term], steps: Mapping[str, Term], rows: Mapping[str, Term], of_states: tuple[Term, Term]) -> Adjoint:
         name, frame = self.recurrence.name, self.recurrence.frame

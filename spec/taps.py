@@ -161,7 +161,7 @@ def wire(recurrence: Recurrence, given: frozenset[str], numbers: frozenset[str] 
     neighbour: Literal["none", "next", "previous"] = (
         "none" if validity != "given" else "next" if "next" in used else "previous" if "previous" in used else "none"
     )
-    if {"next", "previous"} <= used:
+    if validity == "given" and {"next", "previous"} <= used:
         raise TypeError(f"{recurrence.name}: reads both the next and the previous valid step")
     return Wiring(
         recurrence, tuple(reads), coefficients, outputs, validity, valid_taps, neighbour, recurrence.seed if recurrence.seed in given else None, given

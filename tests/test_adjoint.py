@@ -1,9 +1,11 @@
 """Gradients by the adjoint: it is right, it reads no more than it must, and it keeps out of the way where other derivatives are asked for."""
 
+import dataclasses
 import itertools
 import linecache
 
 import numpy as np
+import numpy as xp
 import pytest
 
 from rlscan.crosscheck.backends import BACKENDS
@@ -132,6 +134,23 @@ def test_where_a_step_may_be_none_there_is_no_adjoint(recurrence):
         call = drawn_call(recurrence, variant)
         derived = adjoint(call.wiring, call.dtype, frozenset(differentiated(call)), frozenset(recurrence.output_names))
         assert (derived is not None) == (variant in valid_everywhere(recurrence)), variant
+
+
+def quotients(reward, next_value, final_value, last, truncated, gamma):
+    successor = xp.where(truncated, final_value, next_value)
+    return reward + successor / gamma, xp.where(truncated | last, 0.0, gamma / (1.0 + gamma))
+
+
+def test_nothing_comes_of_the_step_before_the_first():
+    """Where there is none, a kernel reads 0, and a quotient by it is infinite."""
+    recurrence = dataclasses.replace(RECURRENCES["lambda_returns"], name="quotients", coefficients=quotients)
+    for variant in valid_everywhere(recurrence):
+        call = drawn_call(recurrence, variant)
+        arriving, right = cotangents(call), gradients(call, cotangents(call))
+        found = by_the_loop(call, dict(zip(recurrence.output_names, arriving, strict=True)), list(right))
+        assert found is not None
+        for name, gradient in right.items():
+            np.testing.assert_allclose(found[name], gradient, rtol=1e-9, atol=1e-9, err_msg=f"{variant}, {name}")
 
 
 def reads(op, wanted, given, numbers=("gamma", "lam", "rho_bar", "c_bar", "pg_rho_bar"), outputs=None):
