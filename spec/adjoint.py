@@ -206,8 +206,8 @@ class _Derivation:
             return term(False) if isinstance(source, Outside) else symbol(_Leaf(source, True))
 
         moved = with_symbols(one, leaf)
-        if any(part.operation in ("/", "log", "sqrt") for part in in_order([moved])):
-            # of which not everything is finite
+        if any(part.operation == "/" for part in in_order([moved])):
+            # by which a quotient is infinite
             return Terms.where(symbol(_Leaf(Outside("previous" if self.backward else "next"))), 0.0, moved)
         return moved
 

@@ -137,7 +137,7 @@ def _of_choices(function: Callable[[float], float | bool], x: Term) -> Term | No
 
 
 class Terms:
-    """The functions of the language, for terms."""
+    """The functions of the language, and what `steps.Finite` asks for beside them, for terms."""
 
     @staticmethod
     def where(condition: Any, yes: Any, no: Any) -> Term:
@@ -149,14 +149,6 @@ class Terms:
     @staticmethod
     def exp(x: Term) -> Term:
         return _term("exp", x)
-
-    @staticmethod
-    def log(x: Term) -> Term:
-        return _term("log", x)
-
-    @staticmethod
-    def sqrt(x: Term) -> Term:
-        return _term("sqrt", x)
 
     @staticmethod
     def abs(x: Term) -> Term:
@@ -172,8 +164,6 @@ _PULLS: dict[str, Callable[..., tuple[Term | None, ...]]] = {
     "negative": lambda result, g, a: (-g,),
     "where": lambda result, g, condition, a, b: (None, Terms.where(condition, g, 0.0), Terms.where(condition, 0.0, g)),
     "exp": lambda result, g, a: (g * result,),
-    "log": lambda result, g, a: (g / a,),
-    "sqrt": lambda result, g, a: (g / (2.0 * result),),
     "abs": lambda result, g, a: (Terms.where(a < 0.0, -g, g),),
 }
 """For each operation, what a gradient of its result adds to those of its operands. Flags have none."""

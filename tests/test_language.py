@@ -23,7 +23,7 @@ SOURCE = Path(inspect.getfile(coefficients)).read_text(encoding="utf-8")
 
 OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.BitAnd, ast.BitOr)
 COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
-OF_XP = ("where", "exp", "log", "sqrt", "abs")
+OF_XP = ("where", "exp")
 
 
 class ForeignError(Exception):

@@ -93,7 +93,7 @@ class Tensors:
 class Functions:
     """What is asked of `torch` itself."""
 
-    where, exp, log, sqrt, abs = staticmethod(torch.where), staticmethod(torch.exp), staticmethod(torch.log), staticmethod(torch.sqrt), staticmethod(torch.abs)
+    where, exp, abs = staticmethod(torch.where), staticmethod(torch.exp), staticmethod(torch.abs)
     # its `moveaxis` has no rule for `torch.func.vmap`
     broadcast_to, moveaxis = staticmethod(torch.broadcast_to), staticmethod(torch.movedim)
 

@@ -1,4 +1,4 @@
-"""`triton.language` as the coefficient functions see it (`xp.where`, `xp.exp`), with a more exact exponential, logarithm and root.
+"""`triton.language` as the coefficient functions see it (`xp.where`, `xp.exp`), with a more exact exponential.
 
 `tl.exp` is off by up to 6.6 units in the last place; libdevice's is off by 1.2, and is the one that XLA uses.
 """
@@ -9,8 +9,7 @@ import sys
 import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
-where, abs = tl.where, tl.abs
-exp, log, sqrt = libdevice.exp, libdevice.log, libdevice.sqrt
+where, abs, exp = tl.where, tl.abs, libdevice.exp
 
 # The interpreter patches `triton.language` itself, and has no libdevice.
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
