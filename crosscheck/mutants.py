@@ -121,6 +121,22 @@ def _forward_only(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments | {"reverse": False}
 
 
+def _put_together_wrongly(arguments: dict[str, Any]) -> dict[str, Any]:
+    """By doubling, as `factor * earlier + later`, which forgets what `later` was made with. What comes of it is handed over, to be left as it is."""
+    axis, backward, addend = arguments.get("time_axis", -1), arguments.get("reverse", False), arguments["addend"]
+    made, factor = (xp.moveaxis(x, axis, -1) for x in (addend, xp.broadcast_to(arguments["factor"], addend.shape)))
+    made, factor = (x[..., ::-1] if backward else x for x in (made, factor))
+    with xp.errstate(all="ignore"):
+        if arguments.get("initial") is not None:
+            made = xp.concatenate([made[..., :1] + factor[..., :1] * arguments["initial"][..., None], made[..., 1:]], axis=-1)
+        reach = 1
+        while reach < made.shape[-1]:
+            made = xp.concatenate([made[..., :reach], factor[..., reach:] * made[..., :-reach] + made[..., reach:]], axis=-1)
+            reach *= 2
+    made = xp.moveaxis(made[..., ::-1] if backward else made, -1, axis)
+    return arguments | {"addend": made, "factor": xp.zeros_like(made), "initial": None}
+
+
 def _without_initial(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments | {"initial": None}
 
@@ -405,6 +421,7 @@ MUTATIONS = (
     Mutation("the trace has this action's ratio", "formula", taps={"next_log_rho": (Read("log_rhos"),)}),
     Mutation("the trace has this step's lam", "formula", taps={"next_lam": (Read("lam"),)}),
     Mutation("factors are one step late", "formula", taps={"factor": (Read("factor", "preceding", edge=1.0),)}),
+    Mutation("steps are put together wrongly", "formula", arguments=(_put_together_wrongly, ("addend", "factor"))),
     Mutation("the direction is ignored", "formula", arguments=(_forward_only, ("reverse",))),
 )
 

@@ -148,6 +148,9 @@ VARIANTS: dict[str, KnownVariant] = {
         KnownVariant("rows of full width are truncated", "takes rows of full width for truncated", (), ("width_is_truncation",)),
         KnownVariant("factors are one step late", "reads factors one step late"),
         KnownVariant("a factor of 0 does not reset", "passes the state on over factors of 0, as if they were 1", (), ("no_reset_recurrence",)),
+        KnownVariant(
+            "steps are put together wrongly", "scans by doubling with factor * earlier + later, which is not associative", (), ("nonassociative_tree",)
+        ),
         KnownVariant("the direction is ignored", "ignores the direction"),
         KnownVariant("the state is kept in bfloat16", "keeps its running value in bfloat16", (), ("saturate_bf16",)),
         KnownVariant("rows are reshaped to time-major", "reshapes results to [T, N] where they are to be transposed", (), ("reshape_instead_of_transpose",)),

@@ -247,8 +247,6 @@ PAIRS = {
     ("gae-truncation-final-obs", "no_cut_at_truncation"): ("the next row's value is the successor's", "truncation does not cut"),
     ("gae-packed-sequences", "segments_as_one"): ("the next row's value is the successor's", "truncation is ignored"),
 }
-# A rule for putting steps together that is not associative has no result of its own, but another one for each tree, and so for each length.
-NO_VARIANT = {"nonassociative_tree"}
 # At step 0 the expectation at s_0 is read, which the function is not given: where along time the results can be the same.
 ELSEWHERE = {"retrace_current_value": [1, 2]}
 
@@ -272,9 +270,6 @@ def mistakes_of(case, faulty) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize(("case", "faulty"), FAULTS, ids=[f"{case.id}-{faulty}" for case, faulty in FAULTS])
 def test_the_table_gives_the_faulty_results_of_public_reports(case, faulty):
     mistakes = mistakes_of(case, faulty)
-    if faulty in NO_VARIANT:
-        assert not mistakes
-        return
     case = but_for_what_is_not_given(case, faulty)
     assert faulty in [cases.recognise(case, faulty_results(RECURRENCES[case.op], names, case.arguments)) for names in mistakes]
 
@@ -301,7 +296,7 @@ def parameters_of(case):
 
 # No window has a gamma or lambda of its own for each step.
 PER_STEP = {"lambda_previous", "gamma_previous", "trace_decay_current"}
-SHOWN = [(case, faulty) for case, faulty in FAULTS if faulty not in NO_VARIANT | PER_STEP]
+SHOWN = [(case, faulty) for case, faulty in FAULTS if faulty not in PER_STEP]
 
 
 @pytest.mark.parametrize(("case", "faulty"), SHOWN, ids=[f"{case.id}-{faulty}" for case, faulty in SHOWN])
