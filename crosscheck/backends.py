@@ -92,13 +92,13 @@ class Torch(Backend):
     def run(self, problem: Problem, device: Device, recurrence: Recurrence | None = None) -> tuple[np.ndarray, ...]:
         package = importlib.import_module("rlscan.torch_triton")
         results = package.run(recurrence or problem.recurrence, _each_array(problem, tensor, device), method=self.method)
-        return tuple(result.cpu().numpy() for result in _tuple(results))
+        return tuple(result.cpu().numpy() for result in as_tuple(results))
 
     def gradients(self, problem: Problem, cotangents: Sequence[np.ndarray], device: Device, recurrence: Recurrence | None = None) -> dict[str, np.ndarray]:
         package, torch = importlib.import_module("rlscan.torch_triton"), importlib.import_module("torch")
         arguments = _each_array(problem, tensor, device)
         at = {name: arguments[name].requires_grad_() for name in differentiated(problem.call)}
-        results = _tuple(package.run(recurrence or problem.recurrence, arguments | at, method=self.method))
+        results = as_tuple(package.run(recurrence or problem.recurrence, arguments | at, method=self.method))
         arriving = [tensor(cotangent, device, problem.dtype) for cotangent in cotangents]
         found = torch.autograd.grad(results, list(at.values()), arriving, allow_unused=True, materialize_grads=True)
         return {name: gradient.cpu().numpy() for name, gradient in zip(at, found, strict=True)}
@@ -113,7 +113,7 @@ class Torch(Backend):
         arguments = _each_array(problem, widened, device)
         # One that is really there; the others are read again and again at the same places.
         arguments[problem.recurrence.frame.name] = arguments[problem.recurrence.frame.name].contiguous()
-        results = _tuple(package.run(problem.recurrence, arguments, method=self.method))
+        results = as_tuple(package.run(problem.recurrence, arguments, method=self.method))
         axis = _row_axis(problem)
         firsts = [result.narrow(axis, 0, 1) for result in results]
         same = all(bool((result == first).all()) for result, first in zip(results, firsts, strict=True))
@@ -140,7 +140,7 @@ class Jax(Backend):
                 name: self.array(value, device, problem.dtype) if isinstance(value, np.ndarray) else value for name, value in problem.arguments.items()
             }
             results = package.run(recurrence or problem.recurrence, arguments, method=self.method)
-            return tuple(np.asarray(result) for result in _tuple(results))
+            return tuple(np.asarray(result) for result in as_tuple(results))
 
     def gradients(self, problem: Problem, cotangents: Sequence[np.ndarray], device: Device, recurrence: Recurrence | None = None) -> dict[str, np.ndarray]:
         jax = importlib.import_module("jax")
@@ -159,7 +159,7 @@ class Jax(Backend):
             return jax.numpy.broadcast_to(self.array(array, device, dtype), _widened(array.shape, problem))
 
         with jax.default_device(self._device(device)):
-            results = _tuple(package.run(problem.recurrence, _each_array(problem, widened, device), method=self.method))
+            results = as_tuple(package.run(problem.recurrence, _each_array(problem, widened, device), method=self.method))
             firsts = [jax.lax.slice_in_dim(result, 0, 1, axis=_row_axis(problem)) for result in results]
             same = all(bool((result == first).all()) for result, first in zip(results, firsts, strict=True))
             return tuple(map(np.asarray, firsts)), same
@@ -186,7 +186,7 @@ def _jax_gradients(recurrence: Recurrence, method: str | None, options: tuple[tu
 
     def gradients(at: dict[str, Any], rest: dict[str, Any], cotangents: tuple[Any, ...]) -> dict[str, Any]:
         def results(at: dict[str, Any]) -> tuple[Any, ...]:
-            return _tuple(package.run(recurrence, dict(options) | rest | at, method=method))
+            return as_tuple(package.run(recurrence, dict(options) | rest | at, method=method))
 
         return jax.vjp(results, at)[1](tuple(cotangents))[0]
 
@@ -240,5 +240,6 @@ def wide_numbers(arguments: Iterable[Any]) -> Iterator[None]:
         yield
 
 
-def _tuple(results: Any) -> tuple:
+def as_tuple(results: Any) -> tuple[Any, ...]:
+    """What a public function gives, which is one array or several."""
     return tuple(results) if isinstance(results, tuple) else (results,)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rlscan.crosscheck import report
-from rlscan.crosscheck.backends import Device
+from rlscan.crosscheck.backends import Device, as_tuple
 from rlscan.crosscheck.baselines import BASELINES, Baseline
 from rlscan.crosscheck.engines import ENGINES, Engine, Function
 from rlscan.crosscheck.ppo import NETWORKS, Update, measure, network_name
@@ -213,7 +213,7 @@ class Entry:
 
         def rlscan(operands: Mapping[str, Any]) -> tuple:
             results = operation(**operands, **numbers)
-            return results if isinstance(results, tuple) else (results,)
+            return as_tuple(results)
 
         return rlscan
 
@@ -456,7 +456,7 @@ def backward_in_torch(workload: Workload, operation: Callable[..., Any]) -> Func
         if kept[0] is not operands:
             at = {name: operands[name].clone().requires_grad_() for name in workload.wanted}
             results = operation(**{name: operands[name] for name in workload.given} | at)
-            kept[:] = operands, results if isinstance(results, tuple) else (results,)
+            kept[:] = operands, as_tuple(results)
         with torch.no_grad():
             made = kept[1][0].grad_fn.apply(*workload.came_in(operands))
         found = dict(zip(order, made[-len(order) :], strict=True))
@@ -472,8 +472,7 @@ def backward_in_jax(workload: Workload, operation: Callable[..., Any]) -> Functi
         import jax
 
         def results(at: Mapping[str, Any]) -> tuple:
-            made = operation(**{name: operands[name] for name in workload.given} | dict(at))
-            return tuple(made) if isinstance(made, tuple) else (made,)
+            return as_tuple(operation(**{name: operands[name] for name in workload.given} | dict(at)))
 
         (found,) = jax.vjp(results, {name: operands[name] for name in workload.wanted})[1](tuple(workload.came_in(operands)))
         return tuple(found[name] for name in workload.wanted)

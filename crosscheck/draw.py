@@ -55,6 +55,11 @@ class Variant:
             parts.append(f"parameters {self.form}")
         return ", ".join(parts) or "nothing optional"
 
+    @property
+    def is_valid_everywhere(self) -> bool:
+        """Whether every step is a transition, whatever is stored."""
+        return "valid" not in self.given and ("autoreset", "next_step") not in self.options
+
     def gives(self, *names: str) -> bool:
         return set(names) <= {*self.given, *(name for name, _ in self.options)}
 

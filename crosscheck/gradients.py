@@ -106,7 +106,7 @@ class Differentiated(Extent):
         if self.full:
             return covering(every)
         # and some in which kernels give the gradients
-        of_kernels = [variant for variant in every if "valid" not in variant.given and ("autoreset", "next_step") not in variant.options]
+        of_kernels = [variant for variant in every if variant.is_valid_everywhere]
         return tuple(dict.fromkeys((*_with_every_choice(every)[: self.most], *_with_every_choice(of_kernels)[: self.most])))
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlscan.crosscheck import report
+from rlscan.crosscheck.backends import as_tuple
 from rlscan.crosscheck.compare import wrong
 from rlscan.crosscheck.draw import draw, variants
 from rlscan.crosscheck.scenarios import Problem
@@ -135,10 +136,6 @@ def refusal(kind: type[Exception] | tuple[type[Exception], ...], function: Calla
     except kind as error:
         return f"`{type(error).__name__}`: {str(error).splitlines()[0].partition(';')[0]}"
     raise AssertionError("raised nothing")
-
-
-def as_tuple(results: Any) -> tuple[Any, ...]:
-    return tuple(results) if isinstance(results, tuple) else (results,)
 
 
 def must_be_right(recurrence: Recurrence, arguments: dict[str, Any], results: Any) -> None:

@@ -16,12 +16,12 @@ from jax import export, lax
 from jax.flatten_util import ravel_pytree
 
 from rlscan import jax_pallas
+from rlscan.crosscheck.backends import as_tuple
 from rlscan.crosscheck.transformations import (
     SHAPE,
     Case,
     Check,
     Transformation,
-    as_tuple,
     case,
     lacks_parameters,
     must_agree,

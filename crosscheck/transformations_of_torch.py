@@ -14,12 +14,12 @@ from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from rlscan import torch_triton
+from rlscan.crosscheck.backends import as_tuple
 from rlscan.crosscheck.transformations import (
     SHAPE,
     Case,
     Check,
     Transformation,
-    as_tuple,
     case,
     lacks_parameters,
     must_agree,

@@ -113,9 +113,7 @@ def _register() -> None:
 
 
 AVAILABLE = True
-WHY = ""
 try:
     _register()
-except Exception as error:  # as in `_scan_primitive`
+except Exception:  # as in `_scan_primitive`
     AVAILABLE = False
-    WHY = f"JAX {jax.__version__} does not take a transpose of ours: {type(error).__name__}: {error}"

@@ -48,8 +48,8 @@ def _say_that_it_is_slow() -> None:
 
 @compiled
 def _launch(call: Call, interpret: bool, chosen: Plan | None) -> tuple[jax.Array, ...]:
-    kernels = Kernels(interpret, chosen)
-    return differentiable(call, kernels, kernels)
+    # a plan is that of one call, and not of its adjoint
+    return differentiable(call, Kernels(interpret, chosen), Kernels(interpret))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +67,6 @@ class Kernels:
     def __call__(self, call: Call) -> tuple[jax.Array, ...]:
         # XLA can't look into a kernel, and would give every device all rows
         return on_automatic_axes(functools.partial(_launches, self.interpret, self.chosen), call)
-
-    def again(self, call: Call) -> tuple[jax.Array, ...]:
-        """Of a call that was made of another, by its own plan."""
-        return Kernels(self.interpret)(call)
 
 
 def _launches(interpret: bool, chosen: Plan | None, call: Call) -> tuple[jax.Array, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +20,14 @@ from rlscan.jax_pallas.sharded import split_rows
 from rlscan.spec import coefficients
 from rlscan.spec.adjoint import pulled_back_by
 from rlscan.spec.calls import Call
+from rlscan.spec.derivative import differentiated
 from rlscan.spec.steps import FiniteSteps, Steps
 
 # Rows that are turned at a time on a CPU, and how often at most, which keeps programs small.
 ROWS, TURNS = 64, 32
 
 Step = Callable[..., jax.Array]
+Values = Callable[[Call], tuple[jax.Array, ...]]
 
 
 @compiled
@@ -34,8 +36,11 @@ def by_whole_arrays(call: Call) -> tuple[jax.Array, ...]:
     return differentiable(call, _by_whole_arrays)
 
 
-def differentiable(call: Call, values: Callable[[Call], tuple[jax.Array, ...]], kernels: Again | None = None) -> tuple[jax.Array, ...]:
-    """What `values` gives for a call, with the derivative of `FiniteSteps`, which JAX finds by itself; gradients by kernels where these can."""
+def differentiable(call: Call, values: Values, kernels: Values | None = None) -> tuple[jax.Array, ...]:
+    """What `values` gives for a call, with the derivative of `FiniteSteps`, which JAX finds by itself.
+
+    Where `kernels`, which are hashable, are given, they give the gradients, by the outputs of the adjoint, if there is one.
+    """
 
     derivative, given = Derivative.of(call, kernels), {"arrays": dict(call.arrays), "numbers": dict(call.numbers)}
     # rules outlive the trace that this call's own arrays belong to
@@ -54,14 +59,6 @@ def differentiable(call: Call, values: Callable[[Call], tuple[jax.Array, ...]], 
     return outputs(given)
 
 
-class Again(Protocol):
-    """Kernels, by their settings; hashable."""
-
-    def again(self, call: Call) -> tuple[jax.Array, ...]:
-        """The outputs of a call that was made of another."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Derivative:
     """Of all calls that differ in nothing but the contents of their arrays and numbers, whose primals they are.
@@ -76,13 +73,12 @@ class Derivative:
     kind: tuple[Any, ...]
     names: tuple[tuple[str, ...], tuple[str, ...]]
     floating: tuple[str, ...]
-    kernels: Again | None
+    kernels: Values | None
 
     @staticmethod
-    def of(call: Call, kernels: Again | None) -> Derivative:
+    def of(call: Call, kernels: Values | None) -> Derivative:
         kind = (call.wiring, call.shape, call.frame_ndim, call.time_axis, call.dtype, call.fades)
-        flags = {argument.name for argument in call.recurrence.arguments if argument.flag}
-        return Derivative(kind, (tuple(call.arrays), tuple(call.numbers)), tuple(name for name in call.arrays if name not in flags), kernels)
+        return Derivative(kind, (tuple(call.arrays), tuple(call.numbers)), differentiated(call), kernels)
 
     def primals(self, call: Call) -> list[Any]:
         # JAX sorts dictionaries
@@ -121,7 +117,7 @@ class Derivative:
         def by_kernels(primals: list[jax.Array], gradients: list[jax.Array | None]) -> list[jax.Array]:
             call = self.call(primals)
             came_in = {name: one for name, one in zip(call.recurrence.output_names, gradients, strict=True) if one is not None}
-            found = pulled_back_by(self.kernels.again, WholeArrays(call.dtype), call, came_in, names) if self.kernels else None
+            found = pulled_back_by(self.kernels, WholeArrays(call.dtype), call, came_in, names) if self.kernels else None
             return by_whole_arrays(primals, gradients) if found is None else [found[name].astype(call.arrays[name].dtype) for name in names]
 
         @by_kernels.defjvp

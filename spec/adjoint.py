@@ -38,14 +38,12 @@ class Adjoint:
         states: the recurrence that gives y at every step, if the gradients depend on it; its arguments are those of the call.
         steps: the arguments whose gradient it gives at every step; of an expectation over actions, that by it, under the name of the values.
         rows: those to which something flows from the scan's last step, one number for each row.
-        nothing: those to which nothing flows.
     """
 
     recurrence: Recurrence
     states: Recurrence | None
     steps: tuple[str, ...]
     rows: tuple[str, ...]
-    nothing: tuple[str, ...]
 
 
 def incoming(output: str) -> str:
@@ -235,8 +233,7 @@ class _Derivation:
             places = _Places(lambda leaf: (self.given_as_before(leaf.source), self.value(leaf)))
             function = places.function(f"{name}_states", [self.finite.number(one) for one in of_states])
             states = dataclasses.replace(self.recurrence, coefficients=function, outputs=None, output_names=(STATES,), result=None, extra_taps=places.taps)
-        weights = {read.edge for read in self.wiring.reads if read.at == "actions" and read.source in steps}
-        return Adjoint(recurrence, states, tuple(steps), tuple(rows), tuple(self.wanted - {*steps, *rows, *weights}))
+        return Adjoint(recurrence, states, tuple(steps), tuple(rows))
 
     def read(self, leaf: _Leaf) -> tuple[Source | str, Callable[[Term], Term]]:
         """Where the adjoint reads what a symbol stands for, and what makes it finite."""

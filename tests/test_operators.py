@@ -45,7 +45,7 @@ def floating(recurrence):
 
 
 def valid_everywhere(recurrence):
-    return [one for one in variants(recurrence, ("per step",)) if "valid" not in one.given and ("autoreset", "next_step") not in one.options]
+    return [one for one in variants(recurrence, ("per step",)) if one.is_valid_everywhere]
 
 
 def gradients(made, given):

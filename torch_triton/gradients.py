@@ -20,6 +20,7 @@ from rlscan.spec import coefficients
 from rlscan.spec.adjoint import pulled_back_by
 from rlscan.spec.binding import bind
 from rlscan.spec.calls import Call
+from rlscan.spec.derivative import differentiated
 from rlscan.spec.steps import FiniteSteps, beside
 from rlscan.torch_triton import vectorised
 from rlscan.torch_triton._private import are_single, in_rows, is_empty
@@ -62,9 +63,8 @@ class _Differentiable(torch.autograd.Function):
         call = dataclasses.replace(ctx.call, arrays=dict(zip(ctx.call.arrays, ctx.saved_tensors, strict=True)))
         came_in = {name: gradient for name, gradient in zip(call.recurrence.output_names, gradients, strict=True) if gradient is not None}
         own = ctx.needs_input_grad[-len(call.arrays) :]
-        # nothing flows to flags, floating or not
-        flags = {argument.name for argument in call.recurrence.arguments if argument.flag}
-        wanted = [name for name, needed in zip(call.arrays, own, strict=True) if needed and name not in flags]
+        needed = dict(zip(call.arrays, own, strict=True))
+        wanted = [name for name in differentiated(call) if needed[name]]
         found = pulled_back(call, came_in, wanted, ctx.values, ctx.scan) if came_in and wanted else {}
         return (*(None,) * (len(ctx.needs_input_grad) - len(own)), *map(found.get, call.arrays))
 

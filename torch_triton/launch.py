@@ -31,10 +31,11 @@ def by_kernels(call: Call, outs: Outs | None = None, keep: Callable[[Prepared], 
     call = dataclasses.replace(call, arrays={name: array.resolve_neg() for name, array in call.arrays.items()})
     wide = _with_wide_numbers(call)
     facts = _facts(wide)
-    prepared = _prepared.get(facts) or Prepared(wide)
-    arrays = {name: array.data_ptr() for name, array in wide.arrays.items()} if facts in _prepared else wide.arrays
+    known = _prepared.get(facts)
+    prepared = known or Prepared(wide)
+    arrays = {name: array.data_ptr() for name, array in wide.arrays.items()} if known else wide.arrays
     outs = prepared({**arrays, **wide.numbers}, outs)
-    if prepared.repeats and facts not in _prepared:
+    if prepared.repeats and not known:
         if len(_prepared) >= MOST:
             _prepared.clear()
         _prepared[facts] = prepared

@@ -84,7 +84,6 @@ _NAMES = {
 }
 """The argument of the function for each of its operator."""
 
-_BROADCAST = {(name, argument.name) for name, recurrence in RECURRENCES.items() for argument in recurrence.arguments if argument.shape == "parameter"}
 _FLOATING = {name: [argument.name for argument in recurrence.arguments if _may_be_floating(argument)] for name, recurrence in RECURRENCES.items()}
 """The arguments by which there may be a gradient."""
 
@@ -201,9 +200,10 @@ def _many(x: torch.Tensor, axis: int | None, size: int) -> torch.Tensor:
 def _with_rows(recurrence: Recurrence, size: int, in_dims: Sequence[Any], given: Sequence[Any]) -> tuple[Call, list[Any]]:
     """One of many calls, and the arguments of their operator with one more row axis, the first."""
     dims = [axis if isinstance(x, torch.Tensor) else None for x, axis in zip(given, in_dims, strict=True)]
-    of_one = tuple(x if axis is None else torch.empty_like(x.select(axis, 0), device="meta") for x, axis in zip(given, dims, strict=True))
+    of_one = (x if axis is None else x.select(axis, 0) for x, axis in zip(given, dims, strict=True))
+    # of which nothing but the form is looked at
     of_one = tuple(x.to("meta") if isinstance(x, torch.Tensor) else x for x in of_one)
-    one, more = check(recurrence, arguments_of(recurrence, of_one), _TENSORS), []
+    one, more, is_parameter = check(recurrence, arguments_of(recurrence, of_one), _TENSORS), [], dict(_PARAMETERS[recurrence.name])
     for name, x, axis in zip(_NAMES[recurrence.name], given, dims, strict=True):
         if name == "time_axis":
             more.append(one.time_axis + 1)
@@ -212,7 +212,7 @@ def _with_rows(recurrence: Recurrence, size: int, in_dims: Sequence[Any], given:
         else:
             x = _many(x, axis, size)
             # a parameter broadcasts by its last axes
-            missing = one.frame_ndim + 1 - x.ndim if (recurrence.name, name) in _BROADCAST else 0
+            missing = one.frame_ndim + 1 - x.ndim if is_parameter[name] else 0
             more.append(x.reshape(size, *(1,) * missing, *x.shape[1:]))
     return one, more
 
