@@ -179,7 +179,7 @@ def check_kernels_on_explicit_axes() -> None:
 class StandIn:
     """For kernels, whose interpreter can't run inside `jax.shard_map`."""
 
-    def again(self, call):
+    def __call__(self, call):
         return by_whole_arrays(call)
 
 
