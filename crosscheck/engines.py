@@ -32,8 +32,9 @@ from rlscan.crosscheck.backends import Device
 
 Function = Callable[[Mapping[str, Any]], tuple]
 
-LOOPED = 50
-"""Calls in a loop. Constant, for XLA asks the device whether to go on where it does not know how often."""
+LOOPED = {"torch": 50, "jax": 300}
+"""Calls in a loop. Constant, for XLA asks the device whether to go on where it does not know how often; and many in JAX, for around its loop
+the host takes some 600 µs (of an H200, 2026-11-30), which scatter by a tenth and more: 50 calls were told apart to 3 µs, 300 are to 0.5."""
 FLUSHED = 8
 """Times the size of the L2 that is written between two calls: 400 MB on an H200, long enough for a slow host to queue the next one."""
 PAGES = 2 * 4096
@@ -214,7 +215,7 @@ class TorchEngine(Engine):
         cuda.synchronize()
         # JAX may have threads of its own on the device
         with cuda.graph(graph, capture_error_mode="thread_local"):
-            for _ in range(LOOPED):
+            for _ in range(LOOPED[self.name]):
                 self.buffer.zero_()
                 call()
         taken = []
@@ -224,7 +225,7 @@ class TorchEngine(Engine):
             graph.replay()
             stop.record()
             cuda.synchronize()
-            taken.append(start.elapsed_time(stop) / 1e3 / LOOPED)
+            taken.append(start.elapsed_time(stop) / 1e3 / LOOPED[self.name])
         return taken[1:]
 
     def _once(self, function: Function, operands: Mapping[str, Any]) -> float:
@@ -301,7 +302,7 @@ class JaxEngine(Engine):
             return time.perf_counter() - start
 
         once()
-        return [once() / LOOPED for _ in range(self.repetitions(once()))]
+        return [once() / LOOPED[self.name] for _ in range(self.repetitions(once()))]
 
     def _loop(self, function: Function, operands: Mapping[str, Any]) -> Any:
         jnp, lax = self.jax.numpy, self.jax.lax
@@ -315,7 +316,7 @@ class JaxEngine(Engine):
             return written, array, tuple(function({**operands, changed: array}))
 
         results = [jnp.zeros(result.shape, result.dtype) for result in self.jax.eval_shape(function, operands)]
-        return lax.fori_loop(0, LOOPED, body, (jnp.zeros(self.buffer_size, np.int32), operands[changed], tuple(results)))
+        return lax.fori_loop(0, LOOPED[self.name], body, (jnp.zeros(self.buffer_size, np.int32), operands[changed], tuple(results)))
 
 
 ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (TorchEngine, JaxEngine, NumPyEngine)}

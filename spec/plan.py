@@ -133,8 +133,9 @@ def plan(
         return Plan("columns", WARP, 1, each, 1, -(-steps // each))
     depth = 1
     if layout == "rows":
-        # the more steps a thread has, the fewer there are to be scanned over lanes; they cost registers
-        each = 2 * AT_ONCE if steps >= 2 * WARP * AT_ONCE and reads <= tuning.reads[0] + 1 else AT_ONCE
+        # the more steps a thread has, the fewer there are to be scanned over lanes; they cost registers, which few programs have to spare
+        most_reads = tuning.reads[0] + 1 if num_rows * WARP >= tuning.programs[0] * tuning.lanes[0] else tuning.reads[1]
+        each = 2 * AT_ONCE if steps >= 2 * WARP * AT_ONCE and reads <= most_reads else AT_ONCE
         positions = min(WARP, power_of_two(-(-steps // each)))
         lanes = tuning.lanes[steps <= positions * each]
         rows = max(WARP, min(lanes, positions * power_of_two(num_rows))) // positions

@@ -138,8 +138,8 @@ def test_a_loop_calls_every_time_and_computes_all_results():
         small, large = (float(np.median(engine.looped(heavy, {"x": np.ones(size, np.float32)}))) for size in (1000, 1_000_000))
         once = engine.wall_time(heavy, {"x": np.ones(1_000_000, np.float32)}).us / 1e6
     assert large > 3 * small
-    # a loop that called once instead of LOOPED times would take a LOOPEDth part
-    assert large > 5 * once / LOOPED
+    # a loop that called once instead of that often would take that small a part
+    assert large > 5 * once / LOOPED["jax"]
 
 
 @needs_jax
