@@ -116,7 +116,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     conform.add_argument("--layout", choices=("batch", "time", "row"), help="[N, T], [T, N] or [T]; default: the first that gives right results")
     conform.add_argument("--adapter", type=_pairs, metavar="OURS=THEIRS,..", help="what parameters mean that are not understood by their names")
     conform.add_argument("--constants", type=_constants, metavar="gamma=0.99,lam=0.95", help="where they are built in")
-    conform.add_argument("--rules", type=_names(_rules), metavar="A,B", help="formula, B1 to B12; default: all")
+    conform.add_argument("--rules", type=_names(_rules), metavar="A,B", help="formula, per-step, B1 to B12; default: all")
     _add_files(conform)
     conform.set_defaults(command=_conform)
 

@@ -19,12 +19,11 @@ import numpy as np
 
 from rlscan.crosscheck.mutants import MUTATIONS, PUBLISHED, Mutant, Mutation, mutated
 from rlscan.crosscheck.reading import LAYOUTS, MEANINGS, SHAPES, Facts, Framework, Layout, Raised, Reading, Target, printable
-from rlscan.crosscheck.windows import FORMULA, MADE_HERE, PARAMETERS, AtRandom, ByHypothesis, Drawn
+from rlscan.crosscheck.windows import ASKED, FORMULA, MADE_HERE, PARAMETERS, PER_STEP, AtRandom, ByHypothesis, Drawn
 from rlscan.spec.bound import bound
 from rlscan.spec.calls import check, complete
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.spec.reference import NumPyArrays
-from rlscan.spec.rules import RULES
 from rlscan.spec.variants import VARIANTS
 
 Status = Literal["holds", "violated", "can't be said"]
@@ -85,7 +84,7 @@ class Witness:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What is known about one rule, or about the formula itself."""
+    """What is known about one rule, or about the recurrence itself."""
 
     rule: str
     status: Status
@@ -94,7 +93,7 @@ class Verdict:
 
     @property
     def title(self) -> str:
-        return RULES[self.rule].title if self.rule in RULES else "the recurrence itself"
+        return ASKED[self.rule].title
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,9 +172,9 @@ def as_json(reports: Sequence[Report]) -> dict[str, Any]:
 
 
 def rules_of(op: str) -> tuple[str, ...]:
-    """The rules, and the formula, to go through one by one: `@pytest.mark.parametrize("rule", rules_of("gae"))`."""
+    """The rules, and before them what is asked about the recurrence itself, to go through one by one: `@pytest.mark.parametrize("rule", rules_of("gae"))`."""
     _recurrence(op)
-    return (FORMULA, *RULES)
+    return tuple(ASKED)
 
 
 def conform(
@@ -369,8 +368,22 @@ class _Examination:
         return probe
 
     def drawn(self, rule: str) -> Iterator[Drawn]:
+        by_step = self.by_step if rule == PER_STEP else frozenset[str]()
         for gamma, lam in self._parameters():
-            yield Drawn(self.recurrence, self.tells, rule, gamma, lam)
+            yield Drawn(self.recurrence, self.tells, rule, gamma, lam, by_step)
+
+    @functools.cached_property
+    def by_step(self) -> frozenset[str]:
+        """Of gamma and lambda, those for which it takes an array, and does with one that repeats a number what it does with the number."""
+        drawn = next(self.drawn(FORMULA))
+        facts = drawn.window(AtRandom(0), ROWS, STEPS)
+        plain, limits = self._attempt(facts), self.base.limits(drawn.calls(facts)[0], "float32")
+        for names in (("gamma", "lam"), ("gamma",), ("lam",)):
+            if self.tells.issuperset(names):
+                got = self._attempt(facts | {name: np.full((ROWS, STEPS), facts[name]) for name in names})
+                if not isinstance(plain, str) and not isinstance(got, str) and all(agree(got[name], plain[name], limits[name]).all() for name in plain):
+                    return frozenset(names)
+        return frozenset()
 
     def _probes(self, rule: str) -> list[_Probe]:
         return [self.probe(drawn, drawn.window(AtRandom(number), ROWS, STEPS)) for number, drawn in enumerate(self.drawn(rule))]
@@ -492,8 +505,7 @@ class _Examination:
         if not bad:
             return Verdict(rule, HOLDS)
         witness = self._smallest(rule) or self._row_of(bad[0], "one of many windows, and not the smallest")
-        note = RULES[rule].statement if rule in RULES else "It differs where nothing ends and nothing lies behind the window."
-        return Verdict(rule, VIOLATED, note, witness)
+        return Verdict(rule, VIOLATED, ASKED[rule].statement, witness)
 
     def _smallest(self, rule: str) -> Witness | None:
         """By hypothesis, which makes the window as small as it can."""
@@ -547,9 +559,9 @@ class _Examination:
             if self.reading.layout == "row" and rows != 1:
                 rows = 1
             if rows and (reason := self._differs(drawn, rows, steps)):
-                return Verdict("B10", VIOLATED, RULES["B10"].statement, dataclasses.replace(reason, note=f"{rows} rows of {steps} steps"))
+                return Verdict("B10", VIOLATED, ASKED["B10"].statement, dataclasses.replace(reason, note=f"{rows} rows of {steps} steps"))
             if not rows and (reason := self._differs(drawn, rows, steps)):
-                return Verdict("B10", VIOLATED, RULES["B10"].statement, dataclasses.replace(reason, note="no rows"))
+                return Verdict("B10", VIOLATED, ASKED["B10"].statement, dataclasses.replace(reason, note="no rows"))
         if self.target.framework != "jax" and self.reading.layout != "row":
             for words, view in (("every other element in memory", _every_other), ("the same row again and again, without a copy", _repeated)):
                 facts = drawn.window(AtRandom(1), ROWS, STEPS)
@@ -557,7 +569,7 @@ class _Examination:
                 axis = 1 if self.reading.layout == "time" else 0
                 probe = self.probe(drawn, facts, view=functools.partial(view, axis=axis))
                 if probe.raised or (self.base_known and probe.faulty(tuple(self.items)).any()):
-                    return Verdict("B10", VIOLATED, RULES["B10"].statement, self._row_of(probe, f"arrays that have {words}"))
+                    return Verdict("B10", VIOLATED, ASKED["B10"].statement, self._row_of(probe, f"arrays that have {words}"))
         return Verdict("B10", HOLDS)
 
     def _differs(self, drawn: Drawn, rows: int, steps: int) -> Witness | None:
@@ -582,7 +594,7 @@ class _Examination:
         for (float_dtype, flag_dtype, _), probe in zip(cases, probes, strict=True):
             if probe.raised or (self.base_known and probe.faulty(tuple(self.items)).any()):
                 words = f"flags are {flag_dtype}" if flag_dtype else f"arrays are {float_dtype}"
-                return Verdict("B11", VIOLATED, RULES["B11"].statement, self._row_of(probe, words)), probes
+                return Verdict("B11", VIOLATED, ASKED["B11"].statement, self._row_of(probe, words)), probes
         return Verdict("B11", HOLDS), probes
 
     @property

@@ -14,7 +14,7 @@ import numpy as np
 from rlscan.crosscheck.conformance import Report, conform
 from rlscan.crosscheck.reading import Framework, Layout
 
-CONVENTIONS = ("formula", *(f"B{number}" for number in range(1, 9)))
+CONVENTIONS = ("formula", "per-step", *(f"B{number}" for number in range(1, 9)))
 """What is asked of peers. Sizes, types and NaN inside are those of whatever calls them as much as theirs."""
 
 

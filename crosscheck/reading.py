@@ -198,13 +198,13 @@ class Reading:
         return {"batch": 1, "time": 0, "row": 0}[self.layout]
 
     def told(self, facts: Facts, float_dtype: str, flag_dtype: str | None = None) -> dict[str, Any]:
-        """The arguments by the names of the function, as new NumPy arrays, numbers and options."""
+        """The arguments by the names of the function, as new NumPy arrays, numbers and options; numbers that are another at each step are arrays."""
         facts = {**facts, "time_axis": self.time_axis}
         arguments: dict[str, Any] = {}
         for parameter, name in self.parameters:
             meaning = MEANINGS[name]
             value = meaning.value(facts)
-            if meaning.kind == "number":
+            if meaning.kind == "number" and np.ndim(value) == 0:
                 arguments[parameter] = float(value)
             elif meaning.kind == "option":
                 arguments[parameter] = value

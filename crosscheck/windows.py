@@ -13,9 +13,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlscan.spec.recurrences import Recurrence
+from rlscan.spec.rules import RULES, Rule
 
-FORMULA = "formula"
-"""In the place of a rule: the recurrence where nothing ends and nothing lies behind the window."""
+FORMULA, PER_STEP = "formula", "per-step"
+
+ASKED: dict[str, Rule] = {
+    FORMULA: Rule(FORMULA, "the recurrence itself", "It differs where nothing ends and nothing lies behind the window."),
+    PER_STEP: Rule(PER_STEP, "gamma and lambda for each step", "It differs where gamma or lambda is another at each step, though nothing ends."),
+    **RULES,
+}
+"""What a function is asked about: the recurrence where nothing ends, with one gamma and lambda and with one for each step, and the rules."""
 
 PARAMETERS = ((0.5, 0.5), (1.0, 0.5), (0.5, 1.0))
 """Of gamma and lambda; they differ in some, so that the one in the place of the other shows."""
@@ -23,7 +30,7 @@ PARAMETERS = ((0.5, 0.5), (1.0, 0.5), (0.5, 1.0))
 ABOUT_THE_END = ("B4", "B5", "B6", "B8", "B9")
 """Where what lies behind the window, or before it, may show. Elsewhere it is 0 but for rows that are cut there, so that one mistake breaks one rule."""
 
-MADE_HERE = ("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9")
+MADE_HERE = (PER_STEP, "B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9")
 """The rules that are about the contents of a window. The others are about its size and its types."""
 
 
@@ -82,6 +89,7 @@ class Drawn:
         tells: our arguments that the function is told.
         rule: what they are to show.
         gamma, lam: of all rows.
+        by_step: of these two, those that the function takes as arrays too.
     """
 
     recurrence: Recurrence
@@ -89,11 +97,18 @@ class Drawn:
     rule: str
     gamma: float
     lam: float
+    by_step: frozenset[str] = frozenset()
 
     def cannot(self) -> str | None:
         """Why there are no such windows for this function."""
         names, rule = set(self.recurrence.argument_names), self.rule
         behind = {"next_values", "final_values", "bootstrap_value", "values"} & self.tells
+        if rule == PER_STEP and not {"gamma", "lam"} & names:
+            return "the operation has neither gamma nor lambda"
+        if rule == PER_STEP and not {"gamma", "lam"} & self.tells:
+            return "no parameter says gamma or lambda"
+        if rule == PER_STEP and not self.by_step:
+            return "it takes gamma and lambda as numbers only"
         if rule == "B5" and "terminated" in names and not self.flags_told | (self.tells & {"valid"}):
             return "no parameter says where an episode ends"
         if rule == "B1" and "terminated" not in self.tells:
@@ -156,6 +171,8 @@ class Drawn:
         facts |= {"lam": self.lam} if "lam" in kinds else {}
         if "gamma" in kinds and "gamma" not in self.tells:
             facts["gamma"] = self.gamma
+        if rule == PER_STEP:
+            facts |= {name: choose.integers(shape, 1, 4) / 4 for name in sorted(self.by_step)}
         self._raise_flags(facts, choose, shape)
         if "initial" in facts and "initial" not in self.tells:
             facts["initial"] = np.zeros(rows)

@@ -30,7 +30,7 @@ from rlscan.spec.rules import RULES
 from rlscan.spec.variants import VARIANTS
 
 MISTAKES = {mutation.name: mutation for mutation in (*MUTATIONS, *PUBLISHED)}
-FINITE = ("formula", "B1", "B2", "B3", "B4", "B7", "B8")
+FINITE = ("formula", "per-step", "B1", "B2", "B3", "B4", "B7", "B8")
 
 
 @pytest.fixture
@@ -294,12 +294,7 @@ def parameters_of(case):
     return [name for name in op.argument_names if name in given]
 
 
-# No window has a gamma or lambda of its own for each step.
-PER_STEP = {"lambda_previous", "gamma_previous", "trace_decay_current"}
-SHOWN = [(case, faulty) for case, faulty in FAULTS if faulty not in PER_STEP]
-
-
-@pytest.mark.parametrize(("case", "faulty"), SHOWN, ids=[f"{case.id}-{faulty}" for case, faulty in SHOWN])
+@pytest.mark.parametrize(("case", "faulty"), FAULTS, ids=[f"{case.id}-{faulty}" for case, faulty in FAULTS])
 def test_the_diagnosis_names_the_variant(case, faulty, quick):
     recurrence = RECURRENCES[case.op]
     results = []
@@ -318,8 +313,8 @@ SAID = ["rewards", "values", "terminated", "truncated", "valid", "gamma", "lam"]
 WAYS = [[*SAID, "next_values"], [*SAID, "bootstrap_value", "final_values"]]
 OF_GAE = [name for name in VARIANTS if made_of(GAE, (name,)) is not None]
 
-# They need a gamma or lambda for each step, flags of first steps, or a product that is no select's.
-SILENT = {"gamma of the step before", "lam of the step before", "ends are read as starts", "masks multiply"}
+# They need flags of first steps, or a product that is no select's.
+SILENT = {"ends are read as starts", "masks multiply"}
 
 
 @pytest.mark.parametrize("name", OF_GAE)
@@ -330,6 +325,51 @@ def test_each_variant_of_gae_is_named(name, quick):
         assert [report.violated for report in reports] == [(), ()]
     else:
         assert any((name,) in report.behaves for report in reports), [report.diagnosis for report in reports]
+
+
+# Parameters for each step
+
+
+def by_discounts_of_steps(rewards, dones, gamma):
+    """Of one row or of many, and gamma a number or an array."""
+    gamma, returns, following = np.broadcast_to(gamma, rewards.shape), np.zeros_like(rewards), np.zeros(rewards.shape[:-1])
+    for t in reversed(range(rewards.shape[-1])):
+        returns[..., t] = following = rewards[..., t] + np.where(dones[..., t], 0.0, gamma[..., t] * following)
+    return returns
+
+
+def by_the_discount_before(rewards, dones, gamma):
+    gamma = np.broadcast_to(gamma, rewards.shape)
+    return by_discounts_of_steps(rewards, dones, np.concatenate([gamma[..., :1], gamma[..., :-1]], axis=-1))
+
+
+def by_the_first_discount(rewards, dones, gamma):
+    """Takes an array, and reads one number of it."""
+    return by_discounts_of_steps(rewards, dones, np.broadcast_to(gamma, rewards.shape)[..., :1])
+
+
+def by_a_number_alone(rewards, dones, gamma):
+    return by_discounts_of_steps(rewards, dones, float(gamma))
+
+
+def by_lambda_of_steps(rewards, values, dones, bootstrap_value, gamma, lam):
+    return reference.gae(rewards, values, terminated=dones, bootstrap_value=bootstrap_value, gamma=float(gamma), lam=lam).advantages
+
+
+def test_gamma_and_lambda_of_each_step(quick):
+    right = conform(by_discounts_of_steps, "discounted_returns", rules=["formula", "per-step"])
+    assert {verdict.rule: verdict.status for verdict in right} == {"formula": HOLDS, "per-step": HOLDS}
+    wrong = conform(by_the_discount_before, "discounted_returns", rules=["formula", "per-step"])
+    assert wrong.violated == ("per-step",)
+    assert wrong.behaves == (("gamma of the step before",),)
+    shown = witness_of(wrong, "per-step")
+    assert len(shown.arguments["gamma"]) == len(shown.arguments["rewards"]) > 1
+    assert conform(by_the_first_discount, "discounted_returns", rules=["per-step"]).violated == ("per-step",)
+    unsaid = conform(by_a_number_alone, "discounted_returns", rules=["per-step"])["per-step"]
+    assert (unsaid.status, unsaid.note) == (UNSAID, "it takes gamma and lambda as numbers only")
+    # the one as a number, the other for each step
+    report = conform(by_lambda_of_steps, "gae", rules=["formula", "per-step"])
+    assert {verdict.rule: verdict.status for verdict in report} == {"formula": HOLDS, "per-step": HOLDS}
 
 
 # What is right
@@ -349,11 +389,13 @@ def test_our_own_functions_hold_every_rule(framework, op):
     assert report.conforms
     assert report.behaves == ()
     told = {verdict.rule for verdict in report if verdict.status == HOLDS}
+    assert ("per-step" in told) == ("gamma" in RECURRENCES[op].argument_names)
     assert told >= ({"formula", "B1", "B2", "B3", "B4", "B5", "B8", "B9"} if op != "affine_scan" else {"formula", "B4", "B6", "B9", "B10", "B11"})
     assert {verdict.note for verdict in report if verdict.status == UNSAID} <= {
         "it is about operations that run forward over episodes",
         "it takes 2^31 elements to see, and is not tried",
         "the operation has no discount",
+        "the operation has neither gamma nor lambda",
         "the operation knows no episodes",
         "the operation knows no episodes; what a factor of 0 cuts off is rule B6",
         "the operation knows no invalid steps",
@@ -468,8 +510,8 @@ def test_an_axis_of_one_value_is_nothing():
         ({"constants": {"lambda": 1.0}}, "constants: lambda is not known; wanted gamma or lam"),
         ({"constants": {"gamma": 2.0}}, "constants: gamma is 2.0; wanted a number in [0, 1]"),
         ({"constants": {"gamma": "1"}}, "constants: gamma is '1'; wanted a number in [0, 1]"),
-        ({"rules": "B1"}, "rules is 'B1'; wanted a sequence of some of formula, B1"),
-        ({"rules": []}, "rules is []; wanted a sequence of some of formula, B1"),
+        ({"rules": "B1"}, "rules is 'B1'; wanted a sequence of some of formula, per-step, B1"),
+        ({"rules": []}, "rules is []; wanted a sequence of some of formula, per-step, B1"),
         ({"adapter": {"done!": "dones"}}, "adapter: done! is no meaning"),
         ({"adapter": {"q_values": "values"}}, "adapter: q_values is nothing that gae takes; wanted some of"),
         ({"adapter": {"truncated": "cuts"}}, "adapter: truncated is 'cuts'; wanted one of the function's parameters, rewards, values, dones"),
@@ -748,8 +790,8 @@ def test_a_rule_is_required_in_a_suite_of_somebody():
             report.require(rule)
     with pytest.raises(AssertionError, match=r"(?s)counts_twice violates B4, window end: .*came \[0.75\], right \[0.5\].*counts the bootstrap twice"):
         report.require("B4")
-    assert rules_of("gae") == ("formula", *RULES)
-    with pytest.raises(KeyError, match="B10 was not looked at; wanted one of formula, B1"):
+    assert rules_of("gae") == ("formula", "per-step", *RULES)
+    with pytest.raises(KeyError, match="B10 was not looked at; wanted one of formula, per-step, B1"):
         report.require("B10")
 
 
