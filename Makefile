@@ -63,7 +63,7 @@ test-peers: $(ENVIRONMENT)
 ifneq ($(ENVIRONMENT),links)
 	.venv/bin/python -m pip install --quiet -c constraints/$(BUILD).txt -e '.[dev,jax,torch,peers]' $(EXTRAS_$(BUILD))
 endif
-	$(RUN) -m pytest tests/test_compat.py tests/test_drop_ins.py $(PYTEST_ARGS)
+	$(RUN) -m pytest tests/test_compat.py tests/test_drop_ins.py tests/test_peers.py $(PYTEST_ARGS)
 
 newest: $(if $(PYTHON_NEWEST),.venv-newest/.installed)
 ifeq ($(PYTHON_NEWEST),)
