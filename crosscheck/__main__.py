@@ -124,7 +124,9 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     _add_files(peers)
     peers.set_defaults(command=_peers)
 
-    report = commands.add_parser("report", help="render the JSON of a run, of a benchmark or of conform, as a Markdown page and what is beside it")
+    report = commands.add_parser(
+        "report", help="render the JSON of a run, of a benchmark, of conform or of the tests, as a Markdown page and what is beside it"
+    )
     report.add_argument("json", type=Path, metavar="FILE.json")
     report.add_argument("--to", type=_page_to_write, metavar="FILE.md", help="default: standard output")
     report.set_defaults(command=_report)

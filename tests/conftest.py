@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from rlscan.crosscheck import report
 from rlscan.crosscheck.backends import Backend, Device, Jax, NumPyLoop, Torch
 from rlscan.crosscheck.compare import wrong
 from rlscan.crosscheck.scenarios import Problem
+from rlscan.crosscheck.suite import Suite
 from rlscan.spec import reference
 from rlscan.spec.recurrences import Recurrence
 
@@ -138,6 +143,38 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     if DEVICE == "cpu":
         lines.append("rlscan: skipped: what is marked gpu")
     return lines
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", metavar="FILE.json", help="write what came of the tests, of which `rlscan-crosscheck report` makes a page")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # of several processes, the one that hears of all
+    if config.getoption("--record") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder(config))
+
+
+class Recorder:
+    """Writes down what came of each test."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.file = Path(str(config.getoption("--record")))
+        made = report.header(DEVICE, (), (), False, 0, f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC")
+        arguments = " ".join(str(argument) for argument in config.invocation_params.args)
+        kernels = "compiled" if DEVICE == "cuda" else "interpreted"
+        self.suite = Suite({name: made[name] for name in ("date", "device", "versions")} | {"command": f"pytest {arguments}", "kernels": kernels})
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        reason = str(report.longrepr[2]).removeprefix("Skipped: ") if report.skipped and isinstance(report.longrepr, tuple) else ""
+        self.suite.add(report.nodeid, report.when or "call", report.outcome, report.duration, reason)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.suite.add(report.nodeid, "call", "failed", 0.0)
+
+    def pytest_sessionfinish(self) -> None:
+        self.file.write_text(json.dumps(self.suite.as_json(), indent=1) + "\n", encoding="utf-8")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -933,7 +933,7 @@ def test_what_is_no_report_is_not_rendered(tmp_path, capsys, text):
     file = tmp_path / "found.json"
     file.write_text(text)
     assert main(["report", str(file)]) == 2
-    assert capsys.readouterr().err == f"can't read {file}: it is no JSON of a run, of a benchmark or of conform\n"
+    assert capsys.readouterr().err == f"can't read {file}: it is no JSON of a run, of a benchmark, of conform or of the tests\n"
 
 
 def test_reports_are_frozen(reports):

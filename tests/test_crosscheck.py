@@ -398,7 +398,7 @@ def test_what_is_given_wrongly_is_said_in_a_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert "can't read nofile.json: " in refusal(capsys, "report", "nofile.json")
     for name in ("page.md", "other.json"):
-        assert f"can't read {name}: it is no JSON of a run, of a benchmark or of conform" in refusal(capsys, "report", name)
+        assert f"can't read {name}: it is no JSON of a run, of a benchmark, of conform or of the tests" in refusal(capsys, "report", name)
     for option in ([], ["--check"]):
         assert "there is no folder docs: run this in a checkout, or name a file by --to" in refusal(capsys, "docs", *option)
     for seed in ("-1", "1.5", "one"):

@@ -1,0 +1,73 @@
+"""A run of the project's own tests, as data and as a page: `pytest --record FILE.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+KIND = "suite"
+
+OUTCOMES = ("passed", "failed", "skipped")
+
+
+@dataclasses.dataclass
+class Suite:
+    """What came of the tests.
+
+    Attributes:
+        header: where and with what they ran.
+        files: for each file, how many tests had each outcome, and the seconds that they took in all.
+        reasons: for which tests were skipped, and how many.
+        failures: the tests that failed.
+    """
+
+    header: dict[str, Any]
+    files: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    reasons: dict[str, int] = dataclasses.field(default_factory=dict)
+    failures: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, test: str, phase: str, outcome: str, seconds: float, reason: str = "") -> None:
+        """One phase of a test, which is named `file::test`: before it and after it, what is not as it should be counts for the test."""
+        row = self.files.setdefault(test.partition("::")[0], dict.fromkeys((*OUTCOMES, "seconds"), 0))
+        row["seconds"] = round(row["seconds"] + seconds, 2)
+        if (phase != "call" and outcome == "passed") or test in self.failures:
+            return
+        if phase == "teardown":
+            row["passed"] -= 1
+        row[outcome] += 1
+        if outcome == "failed":
+            self.failures.append(test)
+        if outcome == "skipped":
+            self.reasons[reason] = self.reasons.get(reason, 0) + 1
+
+    def as_json(self) -> dict[str, Any]:
+        return {"kind": KIND, **dataclasses.asdict(self)}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Suite:
+        return Suite(data["header"], data["files"], data["reasons"], data["failures"])
+
+
+def page(suite: Suite) -> str:
+    """A Markdown page."""
+    made = suite.header
+    versions = ", ".join(f"{name} {number}" for name, number in made["versions"].items())
+    total = {outcome: sum(int(row[outcome]) for row in suite.files.values()) for outcome in OUTCOMES}
+    lines = [
+        f"# The tests on {made['device']}",
+        "",
+        f"{made['date']}; {versions}. `{made['command']}`",
+        "",
+        f"Kernels were {made['kernels']}. {total['passed']} tests passed, {total['failed']} failed, {total['skipped']} were skipped. "
+        "Seconds are those of all processes together.",
+        "",
+        "| file | passed | failed | skipped | s |",
+        "| --- | --- | --- | --- | --- |",
+        *(f"| {file} | {row['passed']} | {row['failed']} | {row['skipped']} | {row['seconds']:.0f} |" for file, row in sorted(suite.files.items())),
+    ]
+    if suite.failures:
+        lines += ["", "## Failed", "", *(f"- `{test}`" for test in sorted(suite.failures))]
+    if suite.reasons:
+        lines += ["", "## Why tests were skipped", "", "| tests | reason |", "| --- | --- |"]
+        lines += [f"| {count} | {reason.replace('|', '&#124;')} |" for reason, count in sorted(suite.reasons.items(), key=lambda item: (-item[1], item[0]))]
+    return "\n".join(lines) + "\n"
