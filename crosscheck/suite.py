@@ -58,7 +58,7 @@ def page(suite: Suite) -> str:
         "",
         f"{made['date']}; {versions}. `{made['command']}`",
         "",
-        f"Kernels were {made['kernels']}. {total['passed']} tests passed, {total['failed']} failed, {total['skipped']} were skipped. "
+        f"Kernels were {made['kernels']}. {total['passed']} tests passed, {total['failed']} failed, {total['skipped']} were skipped.",
         "Seconds are those of all processes together.",
         "",
         "| file | passed | failed | skipped | s |",
