@@ -371,12 +371,20 @@ def test_numbers_that_would_not_be_looked_at_again_are_not_kept(number, found, d
 
 def test_what_is_no_plain_tensor_is_not_kept(found, device):
     given = scanned(device)
-    for other in ({"addend": torch.nn.Parameter(given["addend"])}, {"factor": torch.zeros(4, 8, device=device, requires_grad=True)}):
-        with torch.no_grad():
-            assert found("affine_scan", given | other, {}) is None
+    with torch.no_grad():
+        assert found("affine_scan", given | {"addend": torch.nn.Parameter(given["addend"])}, {}) is None
     with torch.autograd.forward_ad.dual_level():
         assert found("affine_scan", given, {}) is None
     assert not torch.func.vmap(lambda x: torch.tensor(found("affine_scan", given, {"addend": x}) is not None))(given["addend"].expand(2, 4, 8)).any()
+
+
+def test_what_wants_a_gradient_is_found_only_where_none_is_recorded(found, device):
+    plain, recurrence = scanned(device), RECURRENCES["affine_scan"]
+    wanting = plain | {"addend": plain["addend"].clone().requires_grad_()}
+    with torch.no_grad():
+        assert found("affine_scan", wanting, {}) is not None
+    assert repeated.find(recurrence, complete(recurrence, wanting)) is None
+    assert found("affine_scan", plain, {"addend": wanting["addend"]}) is None
 
 
 def test_the_longest_list_of_kept_calls_is_short(monkeypatch, device):

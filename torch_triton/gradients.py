@@ -9,7 +9,6 @@ way: with `y_t = alpha_t + beta_t y_(t+1)` and a gradient `g_t` that comes in fo
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -41,9 +40,9 @@ def differentiable(call: Call, values: Callable[[Call], Outs], scan: Scan) -> Ou
         scan: `scan(alpha, beta, seed, backward)` gives the states of a recurrence.
     """
     if not in_forward_mode() and are_readable(call.arrays.values()):
-        return _Differentiable.apply(dataclasses.replace(call, arrays=dict.fromkeys(call.arrays)), values, scan, *call.arrays.values())
+        return _Differentiable.apply(call.with_arrays(dict.fromkeys(call.arrays)), values, scan, *call.arrays.values())
     with torch.no_grad():
-        exact = values(dataclasses.replace(call, arrays={name: array.detach() for name, array in call.arrays.items()}))
+        exact = values(call.with_arrays({name: array.detach() for name, array in call.arrays.items()}))
     exactly = _plainly if in_forward_mode() else _Exactly.apply
     return tuple(exactly(value, other) for value, other in zip(exact, finite(call, scan), strict=True))
 
@@ -56,11 +55,11 @@ class _Differentiable(torch.autograd.Function):
         ctx.call, ctx.values, ctx.scan = call, values, scan
         ctx.save_for_backward(*(array.clone() if array.is_inference() else array for array in arrays))
         ctx.set_materialize_grads(False)
-        return values(dataclasses.replace(call, arrays={name: array.detach() for name, array in zip(call.arrays, arrays, strict=True)}))
+        return values(call.with_arrays({name: array.detach() for name, array in zip(call.arrays, arrays, strict=True)}))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        call = dataclasses.replace(ctx.call, arrays=dict(zip(ctx.call.arrays, ctx.saved_tensors, strict=True)))
+        call = ctx.call.with_arrays(dict(zip(ctx.call.arrays, ctx.saved_tensors, strict=True)))
         came_in = {name: gradient for name, gradient in zip(call.recurrence.output_names, gradients, strict=True) if gradient is not None}
         own = ctx.needs_input_grad[-len(call.arrays) :]
         needed = dict(zip(call.arrays, own, strict=True))
@@ -82,7 +81,7 @@ def pulled_back(
     with torch.enable_grad():
         # one that was made of another is to have a gradient of its own; `torch.func` refuses `requires_grad_`
         arrays = {name: array.view_as(array) if create_graph or name in wanted else array.detach() for name, array in call.arrays.items()}
-        results = dict(zip(call.recurrence.output_names, finite(dataclasses.replace(call, arrays=arrays), scan), strict=True))
+        results = dict(zip(call.recurrence.output_names, finite(call.with_arrays(arrays), scan), strict=True))
         outputs = [name for name in gradients if results[name].requires_grad]
         if not outputs:
             return {}

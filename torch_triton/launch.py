@@ -27,8 +27,9 @@ def by_kernels(call: Call, outs: Outs | None = None, keep: Callable[[Prepared], 
     """The outputs of a call, by the kernels; what can be made again is given to `keep`."""
     if call.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise ValueError(f"method is 'kernels' and the tensors are on {call.device}: set TRITON_INTERPRET=1 before triton is imported, or pass method=None")
-    # a lazily negated tensor is not what it stores
-    call = dataclasses.replace(call, arrays={name: array.resolve_neg() for name, array in call.arrays.items()})
+    if any(array.is_neg() for array in call.arrays.values()):
+        # what is lazily negated is not what it stores
+        call = call.with_arrays({name: array.resolve_neg() for name, array in call.arrays.items()})
     wide = _with_wide_numbers(call)
     facts = _facts(wide)
     known = _prepared.get(facts)

@@ -50,12 +50,14 @@ class Kept:
         self.names = [name for name, x in arguments.items() if type(x) is torch.Tensor]
         tensors = [arguments[name] for name in self.names]
         self.alike = alike(tensors)
+        # the guard looks at what tensors want only where gradients are recorded
+        self.without_gradients = any(x.requires_grad for x in tensors)
         # and for addresses that 16 divides, or others too
         self.misaligned = [x.data_ptr() & 15 for x in tensors]
 
     def given(self, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
         """The addresses of the tensors, and the numbers, if the preparation is for a call of these."""
-        if [arguments[name] for name in self.options] != self.chosen:
+        if [arguments[name] for name in self.options] != self.chosen or (self.without_gradients and torch.is_grad_enabled()):
             return None
         given = self.nothing.copy()
         for name, low, high in self.numbers:
@@ -98,9 +100,9 @@ def find(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, dic
 
 
 def keep(recurrence: Recurrence, arguments: Mapping[str, Any], prepared: Any) -> None:
-    """To be found again, unless a tensor is none that kernels can read as it lies, or wants a gradient where they are off."""
+    """To be found again, unless a tensor is none that kernels can read as it lies."""
     tensors = [x for x in arguments.values() if isinstance(x, torch.Tensor)]
-    plain = all(type(x) is torch.Tensor and not x.is_neg() and not x.requires_grad for x in tensors)
+    plain = all(type(x) is torch.Tensor and not x.is_neg() for x in tensors)
     numbers = [(arguments[name], low, high) for name, (low, high) in _limits(recurrence).items() if not isinstance(arguments[name], torch.Tensor)]
     # another number of these types is looked at; one of another type would not be
     if plain and all(x is None or (type(x) in (float, int) and low <= x <= high) for x, low, high in numbers):
