@@ -176,8 +176,8 @@ def _cell(verdict: Verdict | None) -> str:
     return f"<details><summary>{status}</summary><p>{escape(verdict.note)}</p>{shown}</details>"
 
 
-CELL, LINE, LEFT = 58, 20, 150
-"""Widths of a step and of the names, and the height of a line, in the drawing."""
+CELL, LETTER, LINE, LEFT = 58, 7.3, 20, 150
+"""Widths of a step at least, of a letter and of the names, and the height of a line, in the drawing."""
 
 MOST_STEPS_DRAWN = 12
 
@@ -194,41 +194,39 @@ def drawing(witness: Witness) -> str:
     for name, right in witness.right.items():
         lanes += [(f"{name} came", witness.got[name], right)] if name in witness.got else []
         lanes.append((f"{name} right", right, None))
-    rest = [f"{name} = {_number(value)}" for name, value in witness.arguments.items() if not isinstance(value, list)]
+    rest = [f"{name} = {witness.written(value)}" for name, value in witness.arguments.items() if not isinstance(value, list)]
     height = LINE * (len(lanes) + 1 + len(rest)) + 14
-    width = LEFT + CELL * steps + 10
-    parts = list(_shapes(witness, steps, lanes))
+    longest = max(len(witness.written(x)) for _, numbers, _ in lanes for x in numbers)
+    cell = max(CELL, round(LETTER * longest) + 16)
+    width = LEFT + cell * steps + 10
+    parts = list(_shapes(witness, steps, lanes, cell))
     for number, line in enumerate(rest):
         parts.append(_text(4, LINE * (len(lanes) + number + 2), line, "soft"))
     label = escape("; ".join(witness.lines()), quote=True)
     return f'{words}<svg role="img" aria-label="{label}" viewBox="0 0 {width} {height}" width="{width}" height="{height}">{"".join(parts)}</svg>'
 
 
-def _shapes(witness: Witness, steps: int, lanes: Sequence[tuple[str, list[Any], list[Any] | None]]) -> Iterator[str]:
+def _shapes(witness: Witness, steps: int, lanes: Sequence[tuple[str, list[Any], list[Any] | None]], cell: int) -> Iterator[str]:
     bottom = LINE * (len(lanes) + 1) + 4
     for number, (name, numbers, right) in enumerate(lanes):
         top = LINE * (number + 1) + 4
         if number % 2:
-            yield f'<rect class="band" x="0" y="{top}" width="{LEFT + CELL * steps}" height="{LINE}"/>'
+            yield f'<rect class="band" x="0" y="{top}" width="{LEFT + cell * steps}" height="{LINE}"/>'
         for t, value in enumerate(numbers):
-            if right is not None and _number(value) != _number(right[t]):
-                yield f'<rect class="wrong" x="{LEFT + CELL * t}" y="{top}" width="{CELL}" height="{LINE}"/>'
+            if right is not None and witness.written(value) != witness.written(right[t]):
+                yield f'<rect class="wrong" x="{LEFT + cell * t}" y="{top}" width="{cell}" height="{LINE}"/>'
         yield _text(4, top + 14, name, "soft")
         for t, value in enumerate(numbers):
-            yield _text(LEFT + CELL * t + 8, top + 14, _number(value))
+            yield _text(LEFT + cell * t + 8, top + 14, witness.written(value))
     for t in range(steps):
-        left = LEFT + CELL * t
+        left = LEFT + cell * t
         yield _text(left + 8, 14, f"t={t}", "soft")
         if not witness.arguments.get("valid", [True] * steps)[t]:
-            yield f'<rect class="invalid" x="{left}" y="4" width="{CELL}" height="{bottom - 4}"><title>no transition</title></rect>'
-        for name, place in (("starts", left + 1), ("truncated", left + CELL - 5), ("terminated", left + CELL - 1)):
+            yield f'<rect class="invalid" x="{left}" y="4" width="{cell}" height="{bottom - 4}"><title>no transition</title></rect>'
+        for name, place in (("starts", left + 1), ("truncated", left + cell - 5), ("terminated", left + cell - 1)):
             if witness.arguments.get(name, [False] * steps)[t]:
                 yield f'<line class="{name}" x1="{place}" x2="{place}" y1="2" y2="{bottom}"><title>{name} at {t}</title></line>'
 
 
 def _text(x: int, y: int, words: str, style: str = "") -> str:
     return f'<text x="{x}" y="{y}"{f" class={chr(34)}{style}{chr(34)}" if style else ""}>{escape(words)}</text>'
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float | int) else str(value)

@@ -72,12 +72,21 @@ class Witness:
     raised: str | None = None
     note: str | None = None
 
+    @functools.cached_property
+    def is_exact(self) -> bool:
+        """Whether numbers are written with all their digits: where with six of them all that came is as it should be."""
+        pairs = [pair for name, came in self.got.items() for pair in zip(came, self.right[name], strict=True)]
+        return bool(pairs) and all(_written(came, False) == _written(right, False) for came, right in pairs)
+
+    def written(self, value: Any) -> str:
+        return _written(value, self.is_exact)
+
     def lines(self) -> list[str]:
         width = max(map(len, (*self.arguments, *self.right, "note")))
-        lines = [f"{name:{width}}  {_written(value)}" for name, value in self.arguments.items()]
+        lines = [f"{name:{width}}  {self.written(value)}" for name, value in self.arguments.items()]
         for name, right in self.right.items():
-            came = f"came {_written(self.got[name])}, " if name in self.got else ""
-            lines.append(f"{name:{width}}  {came}right {_written(right)}")
+            came = f"came {self.written(self.got[name])}, " if name in self.got else ""
+            lines.append(f"{name:{width}}  {came}right {self.written(right)}")
         lines += [f"{'raised':{width}}  {self.raised}"] if self.raised else []
         return lines + ([f"{'note':{width}}  {self.note}"] if self.note else [])
 
@@ -219,8 +228,15 @@ def conform(
         if not isinstance(number, int | float) or not 0 <= number <= 1:
             raise ValueError(f"constants: {constant} is {number!r}; wanted a number in [0, 1]")
     target = Target(function, framework, adapter)
-    readings = target.readings(recurrence, layout)
-    examined = max((_Examination(target, recurrence, reading, constants or {}) for reading in readings), key=lambda examination: examination.promise)
+
+    def best(readings: Sequence[Reading]) -> _Examination:
+        return max((_Examination(target, recurrence, reading, constants or {}) for reading in readings), key=lambda examination: examination.promise)
+
+    examined = best(readings := target.readings(recurrence, layout))
+    by_step = [dataclasses.replace(reading, by_step=True) for reading in readings if reading.tells & {"gamma", "lam"}]
+    if examined.promise < 0 and by_step and (other := best(by_step)).promise > 0:
+        # it takes no numbers
+        examined = other
     return examined.report(printable(name or _name(function)), tuple(dict.fromkeys(rules or rules_of(op))))
 
 
@@ -311,6 +327,31 @@ class _Probe:
         return wrong
 
 
+@dataclasses.dataclass(frozen=True)
+class _Schedules:
+    """What a function takes a number for each step of.
+
+    Attributes:
+        taken: of gamma and lambda.
+        shared: as `[T]`, the same for all rows, and not as an array that has the shape of the rewards.
+        refused: the others that it takes, and what came of an array of them.
+    """
+
+    taken: frozenset[str]
+    shared: bool
+    refused: Mapping[str, str]
+
+    @property
+    def note(self) -> str:
+        words = {"gamma": "gamma", "lam": "lambda"}
+        numbers = " and ".join(words[name] for name in self.refused)
+        reason = next(iter(self.refused.values()), "")
+        if not self.taken:
+            return f"it takes {numbers} as {'numbers' if len(self.refused) > 1 else 'a number'} only ({reason})"
+        asked = f"of {' and '.join(words[name] for name in words if name in self.taken)}{', as [T]' if self.shared else ''}"
+        return f"{asked}; {numbers} is taken as a number only ({reason})" if numbers else asked if self.shared else ""
+
+
 class _Examination:
     """A function in one reading."""
 
@@ -368,22 +409,26 @@ class _Examination:
         return probe
 
     def drawn(self, rule: str) -> Iterator[Drawn]:
-        by_step = self.by_step if rule == PER_STEP else frozenset[str]()
+        by_step, shared = (self.schedules.taken, self.schedules.shared) if rule == PER_STEP else (frozenset[str](), False)
         for gamma, lam in self._parameters():
-            yield Drawn(self.recurrence, self.tells, rule, gamma, lam, by_step)
+            yield Drawn(self.recurrence, self.tells, rule, gamma, lam, by_step, shared)
 
     @functools.cached_property
-    def by_step(self) -> frozenset[str]:
-        """Of gamma and lambda, those for which it takes an array, and does with one that repeats a number what it does with the number."""
+    def schedules(self) -> _Schedules:
+        """What it takes a number for each step of: the most of gamma and lambda with which it gives results, of the right shape, whatever their numbers."""
         drawn = next(self.drawn(FORMULA))
         facts = drawn.window(AtRandom(0), ROWS, STEPS)
-        plain, limits = self._attempt(facts), self.base.limits(drawn.calls(facts)[0], "float32")
-        for names in (("gamma", "lam"), ("gamma",), ("lam",)):
-            if self.tells.issuperset(names):
-                got = self._attempt(facts | {name: np.full((ROWS, STEPS), facts[name]) for name in names})
-                if not isinstance(plain, str) and not isinstance(got, str) and all(agree(got[name], plain[name], limits[name]).all() for name in plain):
-                    return frozenset(names)
-        return frozenset()
+        told = [name for name in ("gamma", "lam") if name in self.tells]
+        shapes = ((ROWS, STEPS), (STEPS,)) if self.reading.layout != "row" else ((ROWS, STEPS),)
+        refused: dict[str, str] = {}
+        for names in dict.fromkeys((tuple(told), *((name,) for name in told))):
+            for shape in shapes if names else ():
+                came = self._attempt(facts | {name: np.full(shape, facts[name]) for name in names})
+                if not isinstance(came, str):
+                    return _Schedules(frozenset(names), shape == (STEPS,), {name: words for name, words in refused.items() if name not in names})
+                for name in names:
+                    refused.setdefault(name, came)
+        return _Schedules(frozenset(), False, refused)
 
     def _probes(self, rule: str) -> list[_Probe]:
         return [self.probe(drawn, drawn.window(AtRandom(number), ROWS, STEPS)) for number, drawn in enumerate(self.drawn(rule))]
@@ -453,7 +498,7 @@ class _Examination:
     # What it does
 
     def report(self, name: str, rules: Sequence[str]) -> Report:
-        reading = {parameter: MEANINGS[meaning].says for parameter, meaning in self.reading.parameters}
+        reading = self.reading.says
         if self.promise < 0:
             verdicts = tuple(Verdict(rule, UNSAID, "it has no results") for rule in rules)
             layout, diagnosis = self.reading.layout, f"{name} gives no results to judge."
@@ -474,6 +519,8 @@ class _Examination:
                 verdicts[rule] = Verdict(rule, UNSAID, reason)
             elif not self.base_known and rule not in ABOUT_NAN:
                 verdicts[rule] = Verdict(rule, UNSAID, "it differs already where nothing ends, in a way that is not known")
+            elif rule == PER_STEP and not self.schedules.taken:
+                verdicts[rule] = Verdict(rule, UNSAID, self.schedules.note)
             else:
                 made[rule] = self._probes(rule)
                 verdicts[rule] = self._judged(rule, made[rule])
@@ -503,14 +550,16 @@ class _Examination:
         outputs = tuple(self.items)
         bad = [probe for probe in probes if probe.faulty(outputs, self.base_known).any()]
         if not bad:
-            return Verdict(rule, HOLDS)
+            return Verdict(rule, HOLDS, self.schedules.note if rule == PER_STEP else "")
+        # what it does once is no sign of what it does
+        self.constant &= all(_same_results(probe.raised or "" if probe.got is None else probe.got, self._attempt(probe.facts)) for probe in bad)
         witness = self._smallest(rule) or self._row_of(bad[0], "one of many windows, and not the smallest")
         return Verdict(rule, VIOLATED, ASKED[rule].statement, witness)
 
     def _smallest(self, rule: str) -> Witness | None:
         """By hypothesis, which makes the window as small as it can."""
         if not self.constant:
-            return None  # what it does once is no sign of what it does
+            return None
         try:
             import hypothesis
         except ImportError:
@@ -545,12 +594,15 @@ class _Examination:
         row = int(np.argmax(faulty)) if faulty.size else 0
         names = [name for name in self.recurrence.argument_names if name in probe.facts and name in self.tells]
 
-        def one(x: Any) -> Any:
-            return x[row].tolist() if isinstance(x, np.ndarray) and x.ndim and row < x.shape[0] else [] if isinstance(x, np.ndarray) else x
+        def one(x: Any, shared: bool = False) -> Any:
+            if not isinstance(x, np.ndarray):
+                return x
+            return x.tolist() if shared else x[row].tolist() if x.ndim and row < x.shape[0] else []
 
         shown = {name: one(probe.right[name]) for name in self.items}
         got = {} if probe.got is None else {name: one(probe.got[name]) for name in self.items}
-        return Witness({name: one(probe.facts[name]) for name in names}, got, shown, probe.raised, note)
+        of_all_rows = probe.drawn.by_step if probe.drawn.shared else ()
+        return Witness({name: one(probe.facts[name], name in of_all_rows) for name in names}, got, shown, probe.raised, note)
 
     def _sizes(self) -> Verdict:
         """B10."""
@@ -650,8 +702,14 @@ class _Examination:
         known, found, unknown = _known(self.recurrence), [self.reference], list[str]()
         if len(of_nan) < len(wrong):
             found = self._search(numbers, known)
+            others = [rule for rule in wrong if rule not in (*ABOUT_NAN, PER_STEP)]
+            if not found and PER_STEP in wrong:
+                # what it does where there is one gamma and lambda is worth knowing all the same
+                numbers = [probe for probe in numbers if probe.drawn.rule != PER_STEP]
+                found = self._search(numbers, known) if others else [self.reference]
+                unknown += ["handles numbers for each step as no known variant does: per-step violated"] * bool(found)
             if not found:
-                return (), f"{name} does what no known variant does, nor any two of them: {', '.join([*violated, *apart])} violated."
+                return (), f"{name} does what no known variant does, nor any two of them: {', '.join([*violated, *apart])} violated{self._assumed()}."
         elif "B11" in apart:
             rounding = [definition for definition in known if definition.mutation and definition.mutation.rule == "B11"]
             if alike := self._search([*numbers, *typed], rounding, pairs=False):
@@ -672,9 +730,14 @@ class _Examination:
             unknown.append(f"has no results on windows of {', '.join(rule for rule in raised if raised[rule] == words)}: {words}")
         unknown += [f"violates {rule} ({note})" for rule, note in apart.items()]
         behaves = tuple(tuple(each.mutation.name.split("; ")) for each in found[:MOST_CHOICES] if each.mutation)
-        right = "is right wherever all numbers are finite" if of_nan else "gives right numbers"
+        right = "gives right numbers" + (" where it gives any" if any(raised.values()) else ", wherever all are finite" if of_nan else "")
         does = [", or ".join("; ".join(map(_phrase, names)) for names in behaves) or right, *unknown]
         return behaves, f"{name} {'; '.join(does)}."
+
+    def _assumed(self) -> str:
+        """What was taken for granted, for which it may look wrong."""
+        assumed = [name for name in ("gamma", "lam") if name in self.recurrence.argument_names and name not in (*self.tells, *self.constants)]
+        return f"; no parameter says {' or '.join(assumed)}, which was taken to be 1: where it is built in, say so by constants" if assumed else ""
 
 
 @functools.cache
@@ -712,10 +775,12 @@ def _repeated(array: np.ndarray, axis: int) -> np.ndarray:
     return np.broadcast_to(array[(slice(None),) * axis + (slice(0, 1),)], array.shape)
 
 
-def _written(value: Any) -> str:
+def _written(value: Any, is_exact: bool) -> str:
     if isinstance(value, list):
-        return f"[{', '.join(map(_written, value))}]"
-    return str(value) if isinstance(value, bool | str) else f"{value:.6g}"
+        return f"[{', '.join(_written(each, is_exact) for each in value)}]"
+    if isinstance(value, bool | str):
+        return str(value)
+    return repr(float(value)).removesuffix(".0") if is_exact else f"{value:.6g}"
 
 
 def _plain(value: Any) -> Any:

@@ -307,6 +307,38 @@ def _previous(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return shifted
 
 
+def _following(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """The number of the step after, where each step has its own."""
+
+    def shifted(arguments: dict[str, Any]) -> dict[str, Any]:
+        array = xp.asarray(arguments[name])
+        return arguments | ({name: xp.concatenate([array[..., 1:], array[..., -1:]], axis=-1)} if array.ndim else {})
+
+    return shifted
+
+
+def _of_the_first_step(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """The number of the first step for all of them."""
+
+    def first(arguments: dict[str, Any]) -> dict[str, Any]:
+        array = xp.asarray(arguments[name])
+        return arguments | ({name: xp.broadcast_to(array[..., :1], array.shape)} if array.ndim else {})
+
+    return first
+
+
+_NEXT_TO_NOTHING = 1e-300
+
+
+def _no_discount_of_zero(arguments: dict[str, Any]) -> dict[str, Any]:
+    """A product by next to nothing is next to nothing, unless it is NaN."""
+    return arguments | {"gamma": xp.where(xp.asarray(arguments["gamma"]) == 0, _NEXT_TO_NOTHING, arguments["gamma"])}
+
+
+def _nothing_for_next_to_nothing(result: Array) -> Array:
+    return xp.where(xp.abs(result) < _NEXT_TO_NOTHING**0.5, 0.0, result)
+
+
 def _gamma_and_lam_exchanged(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments | {"gamma": arguments["lam"], "lam": arguments["gamma"]}
 
@@ -460,6 +492,11 @@ PUBLISHED = (
     Mutation("gamma and lam are exchanged", "formula", arguments=(_gamma_and_lam_exchanged, ("gamma", "lam"))),
     Mutation("gamma of the step before", "formula", arguments=(_previous("gamma"), ("gamma",))),
     Mutation("lam of the step before", "formula", arguments=(_previous("lam"), ("lam",))),
+    Mutation("gamma of the step after", "formula", arguments=(_following("gamma"), ("gamma",))),
+    Mutation("lam of the step after", "formula", arguments=(_following("lam"), ("lam",))),
+    Mutation("gamma of the first step", "formula", arguments=(_of_the_first_step("gamma"), ("gamma",))),
+    Mutation("lam of the first step", "formula", arguments=(_of_the_first_step("lam"), ("lam",))),
+    Mutation("a discount of 0 multiplies", "B6", arguments=(_no_discount_of_zero, ("gamma",)), results=_nothing_for_next_to_nothing),
     Mutation("the policy-gradient advantage is the correction", "formula", functions={"vtrace": (None, advantage_is_the_correction)}),
     Mutation("the policy-gradient advantage mixes by lam", "formula", functions={"vtrace": (None, advantage_mixes_by_lam)}),
     Mutation("targets lack the value, and the advantage mixes by lam", "formula", functions={"vtrace": (None, errors_and_mixed_advantage)}),

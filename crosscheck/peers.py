@@ -64,18 +64,21 @@ class Peer:
         return conform(self.function(), self.op, framework=self.framework, layout=self.layout, adapter=self.adapter, rules=CONVENTIONS, name=self.name)
 
 
+def _with_last_axis(x: Any) -> Any:
+    """As TorchRL has arrays; a number is one."""
+    return x[..., None] if hasattr(x, "shape") else x
+
+
 def torchrl_gae(function: Callable) -> Callable:
     def called(rewards: Any, values: Any, next_values: Any, done: Any, terminated: Any, gamma: float, lam: float) -> Any:
-        last = [x[..., None] for x in (values, next_values, rewards, done, terminated)]
-        return function(gamma, lam, *last)
+        return function(*map(_with_last_axis, (gamma, lam, values, next_values, rewards, done, terminated)))
 
     return called
 
 
 def torchrl_vtrace(function: Callable) -> Callable:
     def called(log_pi: Any, log_mu: Any, rewards: Any, values: Any, next_values: Any, done: Any, terminated: Any, gamma: float) -> Any:
-        last = [x[..., None] for x in (log_pi, log_mu, values, next_values, rewards, done, terminated)]
-        return function(gamma, *last)
+        return function(*map(_with_last_axis, (gamma, log_pi, log_mu, values, next_values, rewards, done, terminated)))
 
     return called
 

@@ -128,8 +128,8 @@ MEANINGS: dict[str, Meaning] = {
         _same("final_values", "V(s'_t) where truncated", "final_value terminal_value terminal_values final_vals bootstrap_values"),
         _same("valid", "this step is a transition", "valids mask masks response_mask loss_mask action_mask token_mask attention_mask", "flags"),
         _same("starts", "the first step of a segment", "starts_at segment_starts is_first resets boundaries", "flags"),
-        _same("gamma", "gamma, a number", "γ discount discount_factor disc g", "number"),
-        _same("lam", "lambda, a number", "λ lambda_ lambd lmbda lamda lmbd gae_lambda gae_lam td_lambda lambda_t trace_decay", "number"),
+        _same("gamma", "gamma", "γ discount discount_factor disc g", "number"),
+        _same("lam", "lambda", "λ lambda_ lambd lmbda lamda lmbd gae_lambda gae_lam td_lambda lambda_t trace_decay", "number"),
         _same("log_rhos", "log of the ratios", "log_rho log_ratio log_ratios log_importance_weights log_is"),
         Meaning(
             "ratios",
@@ -179,11 +179,12 @@ MOST_READINGS = 24
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """One way to understand a function: what each parameter means, and how arrays are laid out."""
+    """One way to understand a function: what each parameter means, how arrays are laid out, and whether gamma and lambda are arrays always."""
 
     parameters: tuple[tuple[str, str], ...]
     layout: Layout
     flags: str
+    by_step: bool = False
 
     @property
     def tells(self) -> frozenset[str]:
@@ -197,6 +198,11 @@ class Reading:
     def time_axis(self) -> int:
         return {"batch": 1, "time": 0, "row": 0}[self.layout]
 
+    @property
+    def says(self) -> dict[str, str]:
+        """What each parameter was taken for."""
+        return {parameter: MEANINGS[name].says + (" of each step" if self.by_step and name in ("gamma", "lam") else "") for parameter, name in self.parameters}
+
     def told(self, facts: Facts, float_dtype: str, flag_dtype: str | None = None) -> dict[str, Any]:
         """The arguments by the names of the function, as new NumPy arrays, numbers and options; numbers that are another at each step are arrays."""
         facts = {**facts, "time_axis": self.time_axis}
@@ -204,6 +210,8 @@ class Reading:
         for parameter, name in self.parameters:
             meaning = MEANINGS[name]
             value = meaning.value(facts)
+            if self.by_step and name in ("gamma", "lam"):
+                value = np.broadcast_to(value, facts["terminated"].shape)
             if meaning.kind == "number" and np.ndim(value) == 0:
                 arguments[parameter] = float(value)
             elif meaning.kind == "option":
@@ -251,8 +259,11 @@ class Target:
         try:
             with np.errstate(all="ignore"), _wide(self.framework, told):
                 results = _named(self._call(given))
-                found = [(name, _without_last_axis(_as_numpy(result), told)) for name, result in results]
-        except (Exception, SystemExit) as error:  # whatever it raises is a finding
+                # copied, for it may write the next ones into the same memory
+                found = [(name, _without_last_axis(_as_numpy(result), told).copy()) for name, result in results]
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever it raises is a finding, exits and what a test runner skips by included
             raise Raised(_in_words(error)) from error
         for name, value in told.items():
             if isinstance(value, np.ndarray) and not _same_bits(_as_numpy(given[name]), value):

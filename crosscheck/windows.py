@@ -89,7 +89,8 @@ class Drawn:
         tells: our arguments that the function is told.
         rule: what they are to show.
         gamma, lam: of all rows.
-        by_step: of these two, those that the function takes as arrays too.
+        by_step: of these two, those that have a number for each step.
+        shared: these are the same for all rows, and `[T]`.
     """
 
     recurrence: Recurrence
@@ -98,6 +99,7 @@ class Drawn:
     gamma: float
     lam: float
     by_step: frozenset[str] = frozenset()
+    shared: bool = False
 
     def cannot(self) -> str | None:
         """Why there are no such windows for this function."""
@@ -107,8 +109,6 @@ class Drawn:
             return "the operation has neither gamma nor lambda"
         if rule == PER_STEP and not {"gamma", "lam"} & self.tells:
             return "no parameter says gamma or lambda"
-        if rule == PER_STEP and not self.by_step:
-            return "it takes gamma and lambda as numbers only"
         if rule == "B5" and "terminated" in names and not self.flags_told | (self.tells & {"valid"}):
             return "no parameter says where an episode ends"
         if rule == "B1" and "terminated" not in self.tells:
@@ -172,7 +172,7 @@ class Drawn:
         if "gamma" in kinds and "gamma" not in self.tells:
             facts["gamma"] = self.gamma
         if rule == PER_STEP:
-            facts |= {name: choose.integers(shape, 1, 4) / 4 for name in sorted(self.by_step)}
+            facts |= {name: choose.integers(shape[1:] if self.shared else shape, 1, 4) / 4 for name in sorted(self.by_step)}
         self._raise_flags(facts, choose, shape)
         if "initial" in facts and "initial" not in self.tells:
             facts["initial"] = np.zeros(rows)

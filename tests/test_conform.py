@@ -366,10 +366,141 @@ def test_gamma_and_lambda_of_each_step(quick):
     assert len(shown.arguments["gamma"]) == len(shown.arguments["rewards"]) > 1
     assert conform(by_the_first_discount, "discounted_returns", rules=["per-step"]).violated == ("per-step",)
     unsaid = conform(by_a_number_alone, "discounted_returns", rules=["per-step"])["per-step"]
-    assert (unsaid.status, unsaid.note) == (UNSAID, "it takes gamma and lambda as numbers only")
+    assert (unsaid.status, unsaid.note.partition(" (")[0]) == (UNSAID, "it takes gamma as a number only")
     # the one as a number, the other for each step
     report = conform(by_lambda_of_steps, "gae", rules=["formula", "per-step"])
     assert {verdict.rule: verdict.status for verdict in report} == {"formula": HOLDS, "per-step": HOLDS}
+    assert report["per-step"].note.startswith("of lambda; gamma is taken as a number only (TypeError")
+
+
+def by_a_padded_discount_before(rewards, dones, gamma):
+    """Wrong for arrays that repeat a number, too."""
+    if np.ndim(gamma):
+        gamma = np.concatenate([np.ones_like(gamma[..., :1]), gamma[..., :-1]], axis=-1)
+    return by_discounts_of_steps(rewards, dones, gamma)
+
+
+def by_arrays_alone(rewards, dones, gamma):
+    """As where gamma is a tensor always."""
+    assert gamma.shape == rewards.shape
+    return by_discounts_of_steps(rewards, dones, gamma)
+
+
+def by_a_vector(rewards, dones, gamma):
+    if np.ndim(gamma) > 1:
+        raise TypeError("gamma is a number or [T]")
+    return by_discounts_of_steps(rewards, dones, gamma)
+
+
+def by_a_vector_before(rewards, dones, gamma):
+    return by_a_vector(rewards, dones, np.concatenate([gamma[:1], gamma[:-1]]) if np.ndim(gamma) else gamma)
+
+
+def by_a_vector_after(rewards, dones, gamma):
+    return by_a_vector(rewards, dones, np.concatenate([gamma[1:], gamma[-1:]]) if np.ndim(gamma) else gamma)
+
+
+def test_an_array_that_gives_numbers_gives_right_ones(quick):
+    """What is wrong with it can't be excused by what is right with a number alone."""
+    report = conform(by_a_padded_discount_before, "discounted_returns", rules=["formula", "per-step"])
+    assert report.violated == ("per-step",)
+    assert report.diagnosis.endswith("gives right numbers; handles numbers for each step as no known variant does: per-step violated.")
+    vector = conform(by_a_vector, "discounted_returns", rules=["per-step"])["per-step"]
+    assert (vector.status, vector.note) == (HOLDS, "of gamma, as [T]")
+    for function, name in ((by_a_vector_before, "gamma of the step before"), (by_a_vector_after, "gamma of the step after")):
+        report = conform(function, "discounted_returns", rules=["formula", "per-step"])
+        assert report.behaves == ((name,),)
+        shown = witness_of(report, "per-step")
+        assert len(shown.arguments["gamma"]) == len(shown.arguments["rewards"]) > 1
+
+
+def test_gamma_that_is_an_array_always(quick):
+    report = conform(by_arrays_alone, "discounted_returns", rules=FINITE)
+    assert report.conforms
+    assert report.reading["gamma"] == "gamma of each step"
+    assert {report["formula"].status, report["per-step"].status, report["B1"].status} == {HOLDS}
+
+
+def test_what_is_unknown_for_each_step_hides_nothing_that_is_known(quick):
+    def theirs(rewards, dones, gamma):
+        gamma = np.full(np.shape(gamma), np.mean(gamma)) if np.ndim(gamma) else gamma
+        return by_discounts_of_steps(np.concatenate([np.zeros_like(rewards[..., :1]), rewards[..., :-1]], axis=-1), dones, gamma)
+
+    report = conform(theirs, "discounted_returns", rules=FINITE)
+    assert report.behaves == (("rewards are one step late",),)
+    assert "per-step violated" in report.diagnosis
+
+
+def test_a_discount_of_0_that_multiplies_is_known_from_flags_that_do(quick):
+    report = conform(by_discounts_of_steps, "discounted_returns", rules=[*FINITE, "B5", "B6"])
+    assert report.behaves == (("a discount of 0 multiplies",),)
+
+
+# What functions do besides
+
+
+def test_what_is_random_only_where_an_episode_ends_is_a_fault():
+    random = np.random.default_rng(0)
+
+    def theirs(rewards, dones, gamma):
+        return by_discounts_of_steps(rewards, dones, gamma) + np.where(dones, random.random(rewards.shape), 0.0)
+
+    report = conform(theirs, "discounted_returns", rules=["formula", "B1"])
+    assert report.faults == ("gives other results when it is called again with the same arguments",)
+    assert "gives other results each time" in report.diagnosis
+
+
+def test_results_in_memory_that_is_used_again_are_those_that_came():
+    memory = {}
+
+    def theirs(rewards, dones, gamma):
+        assert rewards.ndim == 1
+        made = memory.setdefault(rewards.shape, np.empty(rewards.shape))
+        made[...] = by_discounts_of_steps(rewards, dones, gamma)
+        return made
+
+    assert conform(theirs, "discounted_returns", rules=FINITE).conforms
+
+
+def test_what_a_test_runner_stops_by_is_a_finding():
+    class Panic(BaseException):
+        pass
+
+    def panics(rewards, dones, gamma):
+        if np.any(dones):
+            raise Panic("of another language")
+        return by_discounts_of_steps(rewards, dones, gamma)
+
+    def skips(rewards, dones, gamma):
+        pytest.skip("not here")
+
+    assert witness_of(conform(panics, "discounted_returns", rules=["formula", "B1"]), "B1").raised == "Panic: of another language"
+    assert conform(skips, "discounted_returns", rules=["formula"]).faults == ("has no results: Skipped: not here",)
+
+    def interrupted(rewards, dones, gamma):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        conform(interrupted, "discounted_returns", rules=["formula"])
+
+
+def test_a_witness_tells_apart_what_came_and_what_is_right():
+    def narrow(rewards, dones, gamma):
+        return by_discounts_of_steps(rewards.astype(np.float32), dones, gamma)
+
+    lines = witness_of(conform(narrow, "discounted_returns", rules=["formula", "B11"]), "B11").lines()
+    (returns,) = (line for line in lines if line.startswith("returns"))
+    came, right = re.findall(r"\[[^]]*\]", returns)
+    assert came != right
+    assert any(len(number) > 12 for number in re.findall(r"[-\d.]+", lines[0]))
+
+
+def test_what_is_taken_for_granted_is_said():
+    def theirs(rewards, dones):
+        return by_discounts_of_steps(rewards, dones, 0.9)
+
+    assert "no parameter says gamma, which was taken to be 1" in conform(theirs, "discounted_returns", rules=["formula"]).diagnosis
+    assert conform(theirs, "discounted_returns", rules=["formula"], constants={"gamma": 0.9}).conforms
 
 
 # What is right
@@ -647,7 +778,7 @@ def test_a_function_that_raises_somewhere_violates_that_rule():
     report = conform(raises_where_terminated, "gae", rules=FINITE)
     assert report.violated == ("B1",)
     assert report.behaves == ()
-    assert report.diagnosis == "raises_where_terminated gives right numbers; has no results on windows of B1: RuntimeError: not today."
+    assert report.diagnosis == "raises_where_terminated gives right numbers where it gives any; has no results on windows of B1: RuntimeError: not today."
     witness = witness_of(report, "B1")
     assert witness.raised == "RuntimeError: not today"
     assert witness.arguments["terminated"] == [True]
@@ -658,7 +789,9 @@ def test_a_function_that_raises_somewhere_violates_that_rule():
 def test_a_function_that_refuses_nan_passes_none():
     report = conform(refuses_nan, "gae")
     assert report.violated == ("B5", "B6", "B9")
-    assert report.diagnosis == "refuses_nan gives right numbers; has no results on windows of B5, B6, B9: AssertionError: NaN in what is given."
+    assert (
+        report.diagnosis == "refuses_nan gives right numbers where it gives any; has no results on windows of B5, B6, B9: AssertionError: NaN in what is given."
+    )
 
 
 def test_words_that_no_file_can_hold(tmp_path):
