@@ -100,6 +100,11 @@ class Row:
         return self.copy_us / self.us if self.us and self.copy_us and self.is_told_apart else None
 
     @property
+    def in_a_loop(self) -> float | None:
+        """µs, by the one method that JAX has too."""
+        return self.us if self.method == "loop" else self.loop_us
+
+    @property
     def is_told_apart(self) -> bool:
         """Whether the time is more than what it scatters by: a loop that takes 100 µs a turn can't say how long the last one of them is."""
         return self.low is not None and self.low > 0
@@ -431,7 +436,7 @@ def _twins(found: Found) -> list[Judgement]:
     torch = {row.place: row for row in found.rows if row.implementation == RLSCAN and row.framework == "torch"}
     pairs = [(row, torch[row.place]) for row in found.rows if row.implementation == RLSCAN and row.framework == "jax" and row.place in torch]
     pairs = [(jax, twin) for jax, twin in pairs if jax.device != "cpu"]
-    return [Judgement(TARGETS["twins"], jax.key, jax.us / twin.loop_us if jax.us and jax.is_told_apart and twin.loop_us else None) for jax, twin in pairs]
+    return [Judgement(TARGETS["twins"], jax.key, jax.us / twin.in_a_loop if jax.us and jax.is_told_apart and twin.in_a_loop else None) for jax, twin in pairs]
 
 
 def _on_cpu(found: Found) -> list[Judgement]:

@@ -76,7 +76,7 @@ def device_cells(row: Row, judgement: Judgement | None) -> tuple[str, ...]:
         spread(row.low, row.high),
         number(row.copy_us),
         number(row.fraction),
-        number(row.loop_us or (row.us if row.method == "loop" else None)),
+        number(row.in_a_loop),
     )
     return (*what, *times, mark(judgement))
 
