@@ -447,7 +447,7 @@ def _peers(options: argparse.Namespace) -> int:
 
 def _show_conformance(reports: Sequence[Any], options: argparse.Namespace) -> None:
     from rlscan.crosscheck import conform_page
-    from rlscan.crosscheck.conformance import as_json
+    from rlscan.crosscheck.verdicts import as_json
 
     for found in reports:
         conform_page.show(found)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Any
 
-from rlscan.crosscheck.conformance import HOLDS, UNSAID, VIOLATED, Report, Verdict, Witness
 from rlscan.crosscheck.report import markdown as markdown_table
+from rlscan.crosscheck.verdicts import HOLDS, UNSAID, VIOLATED, Report, Verdict, Witness
 from rlscan.spec.arguments import ARGUMENTS
 
 

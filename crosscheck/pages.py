@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rlscan.crosscheck import bench, bench_report, conform_page, conformance, report, suite
+from rlscan.crosscheck import bench, bench_report, conform_page, report, suite, verdicts
 from rlscan.crosscheck.compare import Report
 
 
@@ -27,10 +27,10 @@ def rendered(source: Path, name: str) -> dict[str, str]:
     return {f"{name}.md": bench_report.page(found, name), **plots}
 
 
-def _found(data: Any) -> list[conformance.Report] | Report | bench.Found | suite.Suite:
+def _found(data: Any) -> list[verdicts.Report] | Report | bench.Found | suite.Suite:
     kind = data.get("kind")
-    if kind == conformance.KIND:
-        return [conformance.Report.from_json(each) for each in data["reports"]]
+    if kind == verdicts.KIND:
+        return [verdicts.Report.from_json(each) for each in data["reports"]]
     if kind == suite.KIND:
         return suite.Suite.from_json(data)
     return bench.Found.from_json(data) if kind == bench.KIND else Report.from_json(data)

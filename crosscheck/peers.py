@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from rlscan.crosscheck.conformance import Report, conform
+from rlscan.crosscheck.conformance import conform
 from rlscan.crosscheck.reading import Framework, Layout
+from rlscan.crosscheck.verdicts import Report
 
 CONVENTIONS = ("formula", "per-step", *(f"B{number}" for number in range(1, 9)))
 """What is asked of peers. Sizes, types and NaN inside are those of whatever calls them as much as theirs."""

@@ -21,9 +21,9 @@ import pytest
 from rlscan.crosscheck import cases, conform, conformance, page, rules_of
 from rlscan.crosscheck.__main__ import main
 from rlscan.crosscheck.conform_page import markdown
-from rlscan.crosscheck.conformance import HOLDS, UNSAID, VIOLATED, Report, Witness, as_json
 from rlscan.crosscheck.mutants import MUTATIONS, PUBLISHED, Mutant, mutated
 from rlscan.crosscheck.reading import MEANINGS
+from rlscan.crosscheck.verdicts import HOLDS, UNSAID, VIOLATED, Report, Witness, as_json
 from rlscan.spec import reference
 from rlscan.spec.recurrences import RECURRENCES
 from rlscan.spec.rules import RULES

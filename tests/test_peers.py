@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlscan.crosscheck.conform_page import page
-from rlscan.crosscheck.conformance import Report
 from rlscan.crosscheck.peers import PEERS
+from rlscan.crosscheck.verdicts import Report
 
 REPORT = Path(__file__).resolve().parent.parent / "docs" / "reports" / "2026-11-30-peers.json"
 REPORTS = [Report.from_json(each) for each in json.loads(REPORT.read_text(encoding="utf-8"))["reports"]]
