@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from rlscan.crosscheck.compiled import Build, Layout, Resources, compile_pallas, compile_triton, prepared, resources
+from rlscan.crosscheck.workloads import Workload, ways_to_differentiate
 from rlscan.spec.calls import Call
 from rlscan.spec.recurrences import RECURRENCES
 
@@ -40,12 +41,7 @@ COMMON = {
     "affine_scan": (),
 }
 # By what the results are linear in.
-LINEAR = {
-    "gae": ("rewards", "values", "bootstrap_value"),
-    "vtrace": ("rewards", "values", "bootstrap_value"),
-    "lambda_returns": ("rewards", "values", "bootstrap_value"),
-    "eligibility_traces": ("inputs",),
-}
+LINEAR = {op: ways_to_differentiate(Workload(op, 1, 1))[0] for op in ("gae", "vtrace", "lambda_returns", "eligibility_traces")}
 # Of columns so many that they are not split.
 WHOLE_BLOCKS: tuple[tuple[Layout, tuple[int, int]], ...] = (("rows", (16384, 512)), ("columns", (65536, 512)))
 OTHER_BLOCKS: tuple[tuple[Layout, tuple[int, int]], ...] = (("rows", (16384, 65)), ("columns", (65536, 65)))

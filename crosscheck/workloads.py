@@ -184,7 +184,7 @@ def groups() -> dict[str, tuple[Workload, ...]]:
         for steps in (128, 1024, 8192, 32768, 131072)
     ]
     options = [dataclasses.replace(workload, target=f"large {workload.layout}") for option in OPTIONS for workload in _every(["gae"], LARGE[:1], None, option)]
-    backward = [dataclasses.replace(plain, wanted=wanted) for plain in _every(OPS, LARGE[:1], "backward") for wanted in _ways_to_differentiate(plain)]
+    backward = [dataclasses.replace(plain, wanted=wanted) for plain in _every(OPS, LARGE[:1], "backward") for wanted in ways_to_differentiate(plain)]
     return {
         "large": tuple(large),
         "medium": tuple(_every(OPS, MEDIUM, "medium")),
@@ -196,7 +196,7 @@ def groups() -> dict[str, tuple[Workload, ...]]:
     }
 
 
-def _ways_to_differentiate(workload: Workload) -> list[tuple[str, ...]]:
+def ways_to_differentiate(workload: Workload) -> list[tuple[str, ...]]:
     """By what results are linear in, and by all floating arrays, where that is more: then the gradients depend on the states, which are computed anew."""
     arguments = {argument.name: argument for argument in workload.recurrence.arguments}
     floating = [name for name in workload.given if not arguments[name].flag]
