@@ -56,9 +56,9 @@ class Variant:
         return ", ".join(parts) or "nothing optional"
 
     @property
-    def is_valid_everywhere(self) -> bool:
-        """Whether every step is a transition, whatever is stored."""
-        return "valid" not in self.given and ("autoreset", "next_step") not in self.options
+    def is_masked(self) -> bool:
+        """Whether it is said for each step if it is a transition."""
+        return "valid" in self.given
 
     def gives(self, *names: str) -> bool:
         return set(names) <= {*self.given, *(name for name, _ in self.options)}

@@ -106,7 +106,7 @@ class Differentiated(Extent):
         if self.full:
             return covering(every)
         # and some in which kernels give the gradients
-        of_kernels = [variant for variant in every if variant.is_valid_everywhere]
+        of_kernels = [variant for variant in every if not variant.is_masked]
         return tuple(dict.fromkeys((*_with_every_choice(every)[: self.most], *_with_every_choice(of_kernels)[: self.most])))
 
 

@@ -21,7 +21,7 @@ from rlscan.spec.arguments import Argument
 from rlscan.spec.calls import Call
 from rlscan.spec.geometry import axes_of
 from rlscan.spec.recurrences import Recurrence
-from rlscan.spec.steps import Finite, WholeArrays
+from rlscan.spec.steps import Finite, Steps, WholeArrays
 from rlscan.spec.taps import STATE, STATE_BEYOND, Constant, Outside, Read, Source, Wiring, wire
 from rlscan.spec.terms import Term, Terms, function_of, in_order, is_zero, pulled_back, symbol, symbols, term, with_symbols
 
@@ -64,9 +64,9 @@ def of_rows(argument: str) -> str:
 def adjoint(wiring: Wiring, dtype: str, wanted: frozenset[str], given: frozenset[str]) -> Adjoint | None:
     """What gives the gradients of a call by the arguments `wanted`, where gradients come in for the outputs `given`; None where kernels can't.
 
-    They can where every step is valid: a step reads then from its neighbours in memory.
+    They can where no `valid` was given: a step reads then from its neighbours in memory.
     """
-    return None if wiring.validity != "all" else _adjoint(wiring, dtype, wanted, given)
+    return None if wiring.validity == "given" else _adjoint(wiring, dtype, wanted, given)
 
 
 @functools.cache
@@ -85,6 +85,10 @@ def pulled_back_by(
     derived = adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(gradients))
     if derived is None:
         return None
+    if call.wiring.validity == "derived":
+        # results at resets are 0, whatever is stored there
+        valid = library.xp.moveaxis(Steps(call, library).valid, 0, call.time_axis)
+        gradients = {name: library.xp.where(valid, gradient, library.constant(0.0)) for name, gradient in gradients.items()}
     arrays = {**call.arrays, **{incoming(name): gradient for name, gradient in gradients.items()}}
     finite = Finite(library.xp, library.array_type, call.dtype)
     if derived.states is not None:
@@ -128,7 +132,7 @@ def _summed(call: Call, name: str, gradient: Any) -> Any:
 
 
 class _NotReadError(Exception):
-    """An expectation over actions would have to be read at another step."""
+    """What would have to be read is nowhere that a kernel reads: an expectation over actions at another step, or flags two steps away."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +197,19 @@ class _Derivation:
                 flows(rows, read.edge, gradient)
         if self.wiring.seed in self.wanted:
             flows(rows, self.wiring.seed, self.finite.bound(coefficients.step)(of_beyond, beta, z))
-        return self.declared((of_state + self.before(of_beyond), self.before(beta)), steps, rows, (alpha, beta))
+        return self.declared((of_state + self.before(of_beyond), self.before(beta)), steps, rows, (alpha, beta), self.valid(beta))
+
+    def valid(self, beta: Term) -> Term:
+        """Whether a step is a transition. Where that is derived, a step that is none stands behind an episode's end, over which nothing may flow: then z
+        begins anew there, and whether the step before was a transition need not be known."""
+        if self.wiring.validity == "all":
+            return term(True)
+        for tap in self.wiring.valid_taps:
+            if isinstance(tap, int):
+                flag = symbol(_Leaf(Read(self.wiring.reads[tap].source)))
+                if not is_zero(with_symbols(beta, lambda own, flag=flag: term(True) if own is flag else own)):
+                    raise _NotReadError
+        return term(self.finite.bound(coefficients.not_a_reset)(*map(self.tap, self.wiring.valid_taps)))
 
     def before(self, one: Term) -> Term:
         """The same of the step before, in the order of the adjoint's scan; where there is none, it is made of 0."""
@@ -209,7 +225,9 @@ class _Derivation:
             return Terms.where(symbol(_Leaf(Outside("previous" if self.backward else "next"))), 0.0, moved)
         return moved
 
-    def declared(self, of_z: tuple[Term, Term], steps: Mapping[str, Term], rows: Mapping[str, Term], of_states: tuple[Term, Term]) -> Adjoint:
+    def declared(
+        self, of_z: tuple[Term, Term], steps: Mapping[str, Term], rows: Mapping[str, Term], of_states: tuple[Term, Term], valid: Term
+    ) -> Adjoint:
         name, frame = self.recurrence.name, self.recurrence.frame
         came_in = [dataclasses.replace(frame, name=incoming(output), default=None, logarithm=False) for output in self.given]
         places = _Places(self.read)
@@ -219,7 +237,7 @@ class _Derivation:
             name=f"{name}_adjoint",
             title=f"The adjoint of {name}.",
             direction="forward" if self.backward else "backward",
-            coefficients=places.function(f"{name}_adjoint", (of_z[0], self.finite.number(of_z[1]))),
+            coefficients=places.function(f"{name}_adjoint", [Terms.where(valid, one, 0.0) for one in (of_z[0], self.finite.number(of_z[1]))]),
             outputs=places.function(f"{name}_adjoint_outputs", (*steps.values(), *rows.values())),
             arguments=(*self.recurrence.arguments, *came_in, dataclasses.replace(frame, name=STATES, default=None, logarithm=False)),
             output_names=(*map(of_steps, steps), *last_only),
