@@ -373,7 +373,8 @@ def results(special, reads, outside, last, state, beyond, valid):
     code = special.code
     made = special.outputs(*taps(reads, outside, last, state, beyond, code.output_taps, code.output_constants, special.dtype))
     made = made if isinstance(made, tuple) else (made,)
-    made = made if code.validity == ALL_VALID else tuple(nothing_where_invalid(result, valid) for result in made)
+    if code.validity != ALL_VALID:
+        made = [result if last_only else nothing_where_invalid(result, valid) for result, last_only in zip(made, code.last_only, strict=True)]
     return [jnp.broadcast_to(result, (special.lanes,)) for result in made]
 
 

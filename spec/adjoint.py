@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rlscan.spec import coefficients
 from rlscan.spec.arguments import Argument
@@ -22,7 +22,7 @@ from rlscan.spec.calls import Call
 from rlscan.spec.geometry import axes_of
 from rlscan.spec.recurrences import Recurrence
 from rlscan.spec.steps import Finite, Steps, WholeArrays
-from rlscan.spec.taps import STATE, STATE_BEYOND, Constant, Outside, Read, Source, Wiring, wire
+from rlscan.spec.taps import STATE, STATE_BEYOND, At, Constant, Outside, Read, Source, Wiring, wire
 from rlscan.spec.terms import Term, Terms, function_of, in_order, is_zero, pulled_back, symbol, symbols, term, with_symbols
 
 STATES = "states"
@@ -61,16 +61,12 @@ def of_rows(argument: str) -> str:
     return f"of_{argument}_beyond"
 
 
+@functools.cache
 def adjoint(wiring: Wiring, dtype: str, wanted: frozenset[str], given: frozenset[str]) -> Adjoint | None:
     """What gives the gradients of a call by the arguments `wanted`, where gradients come in for the outputs `given`; None where kernels can't.
 
-    They can where no `valid` was given: a step reads then from its neighbours in memory.
+    They can't look for the nearest valid steps on both sides: with `valid` they give gradients that depend on nothing of the step after.
     """
-    return None if wiring.validity == "given" else _adjoint(wiring, dtype, wanted, given)
-
-
-@functools.cache
-def _adjoint(wiring: Wiring, dtype: str, wanted: frozenset[str], given: frozenset[str]) -> Adjoint | None:
     derived = _Derivation(wiring, dtype, wanted, given)
     try:
         return derived.adjoint()
@@ -132,7 +128,8 @@ def _summed(call: Call, name: str, gradient: Any) -> Any:
 
 
 class _NotReadError(Exception):
-    """What would have to be read is nowhere that a kernel reads: an expectation over actions at another step, or flags two steps away."""
+    """What would have to be read is nowhere that a kernel reads: an expectation over actions at another step, flags two steps away, or the nearest valid steps
+    on both sides."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,11 +138,11 @@ class _Leaf:
 
     Attributes:
         source: of a tap of the call, or of y, z and what comes in.
-        before: whether it is that of the step before, in the order of the adjoint's scan.
+        at: of this step, or of the one before it in the order of the adjoint's scan; or of the last valid one, where the scan's last step is none.
     """
 
     source: Source | str
-    before: bool = False
+    at: Literal["step", "before", "last"] = "step"
 
 
 class _Derivation:
@@ -154,6 +151,10 @@ class _Derivation:
         self.arguments = {argument.name: argument for argument in self.recurrence.arguments}
         self.finite = Finite(Terms, Term, dtype)
         self.backward = self.recurrence.direction == "backward"
+        self.masked = wiring.validity == "given"
+        # names of places on both sides, in the order of the adjoint's scan
+        sides: tuple[At, At] = ("previous", "next") if self.masked else ("preceding", "following")
+        self.past, self.future = sides if self.backward else sides[::-1]
         self.given = [name for name in self.recurrence.output_names if name in given]
 
     def tap(self, tap: int | Constant | Outside | str) -> Term:
@@ -192,17 +193,20 @@ class _Derivation:
                     flows(steps, read.source, gradient)
                 continue
             if read.source in self.wanted:
-                flows(steps, read.source, self.before(gradient) if read.at in ("following", "preceding") else gradient)
+                if self.masked and read.at in ("following", "preceding"):
+                    # a step that is none has a gradient then
+                    raise _NotReadError
+                flows(steps, read.source, gradient if read.at in ("step", "row") else self.before(gradient))
             if read.edge in self.wanted:
-                flows(rows, read.edge, gradient)
+                flows(rows, read.edge, self.last(gradient))
         if self.wiring.seed in self.wanted:
-            flows(rows, self.wiring.seed, self.finite.bound(coefficients.step)(of_beyond, beta, z))
+            flows(rows, self.wiring.seed, self.last(self.finite.bound(coefficients.step)(of_beyond, beta, z)))
         return self.declared((of_state + self.before(of_beyond), self.before(beta)), steps, rows, (alpha, beta), self.valid(beta))
 
     def valid(self, beta: Term) -> Term:
         """Whether a step is a transition. Where that is derived, a step that is none stands behind an episode's end, over which nothing may flow: then z
         begins anew there, and whether the step before was a transition need not be known."""
-        if self.wiring.validity == "all":
+        if self.wiring.validity != "derived":
             return term(True)
         for tap in self.wiring.valid_taps:
             if isinstance(tap, int):
@@ -217,7 +221,7 @@ class _Derivation:
         def leaf(own: Term) -> Term:
             source = own.of[0].source
             # the scan's first step lies beyond what is stored, and has no step of the window before it
-            return term(False) if isinstance(source, Outside) else symbol(_Leaf(source, True))
+            return term(False) if isinstance(source, Outside) else symbol(_Leaf(source, "before"))
 
         moved = with_symbols(one, leaf)
         if any(part.operation == "/" for part in in_order([moved])):
@@ -225,9 +229,20 @@ class _Derivation:
             return Terms.where(symbol(_Leaf(Outside("previous" if self.backward else "next"))), 0.0, moved)
         return moved
 
-    def declared(
-        self, of_z: tuple[Term, Term], steps: Mapping[str, Term], rows: Mapping[str, Term], of_states: tuple[Term, Term], valid: Term
-    ) -> Adjoint:
+    def last(self, one: Term) -> Term:
+        """What is found at the scan's last step, of the last one that is valid."""
+        if not self.masked:
+            return one
+
+        def leaf(own: Term) -> Term:
+            source = own.of[0].source
+            return term(True) if isinstance(source, Outside) else symbol(_Leaf(source, "last"))
+
+        return Terms.where(
+            symbol(_Leaf(Read("valid"))), with_symbols(one, lambda own: term(True) if isinstance(own.of[0].source, Outside) else own), with_symbols(one, leaf)
+        )
+
+    def declared(self, of_z: tuple[Term, Term], steps: Mapping[str, Term], rows: Mapping[str, Term], of_states: tuple[Term, Term], valid: Term) -> Adjoint:
         name, frame = self.recurrence.name, self.recurrence.frame
         came_in = [dataclasses.replace(frame, name=incoming(output), default=None, logarithm=False) for output in self.given]
         places = _Places(self.read)
@@ -266,22 +281,27 @@ class _Derivation:
         return lambda x: x
 
     def place(self, leaf: _Leaf) -> Source | str:
-        past, future = ("preceding", "following") if self.backward else ("following", "preceding")
-        source = leaf.source
+        source, here = leaf.source, leaf.at == "step"
         if source == "z":
-            return STATE_BEYOND if leaf.before else STATE
+            # a step that is not valid has that of the last one that is
+            return STATE_BEYOND if leaf.at == "before" else STATE
         if source == STATE_BEYOND:
-            return Read(STATES) if leaf.before else Read(STATES, future, edge=self.wiring.seed or 0.0)
-        if isinstance(source, str):
+            source = Read(STATES, self.future, edge=self.wiring.seed or 0.0)
+        elif isinstance(source, str):
             source = Read(STATES if source == STATE else source)
-        if isinstance(source, Read) and leaf.before:
-            if source.at == "actions":
+        if not isinstance(source, Read):
+            if self.masked and isinstance(source, Outside):
                 raise _NotReadError
-            if source.at == future:
-                return Read(source.source)
-            if source.at == "step":
-                return Read(source.source, past, edge=False if source.source in self.arguments and self.arguments[source.source].flag else 0.0)
-        return self.given_as_before(source)
+            return source
+        if source.at in ("row", "number") or (here and source.at in ("step", "actions")):
+            return self.given_as_before(source)
+        if source.at == "step":
+            return Read(source.source, self.past, edge=False if source.source in self.arguments and self.arguments[source.source].flag else 0.0)
+        if source.at == self.future and leaf.at == "before":
+            return Read(source.source)
+        if self.masked or not here:
+            raise _NotReadError
+        return source
 
     def given_as_before(self, source: Source | str) -> Source | str:
         """Whether a number is read as one is for `wire` to say, by what is given then."""

@@ -39,7 +39,7 @@ class Recurrence:
         successor: whether N_t is read at every step, or at cuts only, so that nothing need be given where none is cut.
         fading: where these arguments are Python numbers in [0, 1], beta lies in [0, 1] at every step, or is NaN; None: it need not.
         extra_taps: parameters that `taps.TAPS` does not know.
-        last_only: the results of which a row has one, that of the scan's last step.
+        last_only: the results of which a row has one, that of the scan's last step, whether or not it is valid.
     """
 
     name: str

@@ -189,14 +189,12 @@ class Steps:
             known = {STATE: state, STATE_BEYOND: state_beyond}
             made = self.bound(function)(*(known[tap] if isinstance(tap, str) else self.tap(tap) for tap in self.call.wiring.outputs))
             outputs = made if isinstance(made, tuple) else (made,)
+        last, only = 0 if self.call.backward else -1, self.call.recurrence.last_only
+        named = dict(zip(self.call.recurrence.output_names, outputs, strict=True))
         if self.valid is not None:
             nothing = self.bound(coefficients.nothing_where_invalid)
-            outputs = tuple(nothing(output, self.valid) for output in outputs)
-        last, only = 0 if self.call.backward else -1, self.call.recurrence.last_only
-        return tuple(
-            output[last] if name in only else self.library.xp.moveaxis(output, 0, self.call.time_axis)
-            for name, output in zip(self.call.recurrence.output_names, outputs, strict=True)
-        )
+            named = {name: output if name in only else nothing(output, self.valid) for name, output in named.items()}
+        return tuple(output[last] if name in only else self.library.xp.moveaxis(output, 0, self.call.time_axis) for name, output in named.items())
 
 
 # What protects from NaN and infinity, and what takes its place where there are none.

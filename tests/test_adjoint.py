@@ -10,7 +10,8 @@ import pytest
 
 from rlscan.crosscheck.backends import BACKENDS
 from rlscan.crosscheck.draw import draw, variants
-from rlscan.crosscheck.gradients import Differentiated, gradient_problems
+from rlscan.crosscheck.gradients import Differentiated, GradientProblem, gradient_problems
+from rlscan.crosscheck.scenarios import Problem
 from rlscan.crosscheck.transformations import slope
 from rlscan.spec.adjoint import adjoint, incoming, pulled_back_by
 from rlscan.spec.bound import distance
@@ -119,7 +120,7 @@ def cotangents(call, seed=1):
 @each_recurrence
 def test_gradients_by_some_arguments_through_some_outputs_are_the_oracle_s(recurrence):
     """Whatever is asked for, and nothing else comes of it."""
-    for variant in unmasked(recurrence):
+    for variant in variants(recurrence, ("per step",)):
         call = drawn_call(recurrence, variant)
         names = recurrence.output_names
         for some in itertools.chain.from_iterable(itertools.combinations(range(len(names)), size) for size in range(1, len(names) + 1)):
@@ -127,18 +128,42 @@ def test_gradients_by_some_arguments_through_some_outputs_are_the_oracle_s(recur
             right, limits = gradients(call, arriving), gradient_bound(call, arriving)
             for wanted in ([*right], *([name] for name in right)):
                 found = by_the_loop(call, {names[i]: arriving[i] for i in some}, wanted)
-                assert found is not None
+                if found is None:
+                    assert variant.is_masked
+                    continue
                 assert list(found) == wanted
                 for name in wanted:
                     assert distance(found[name], right[name], limits[name]).max() <= 1, f"{variant}, {name} through {some}"
 
 
 @each_recurrence
-def test_where_steps_are_masked_there_is_no_adjoint(recurrence):
+def test_only_where_steps_are_masked_there_may_be_no_adjoint(recurrence):
     for variant in variants(recurrence, ("per step",)):
         call = drawn_call(recurrence, variant)
         derived = adjoint(call.wiring, call.dtype, frozenset(differentiated(call)), frozenset(recurrence.output_names))
-        assert (derived is not None) == (variant in unmasked(recurrence)), variant
+        # what looks at the nearest valid step after it, in products or at the window's end
+        assert (derived is None) == (variant.is_masked and recurrence.direction == "backward"), variant
+
+
+# What a kernel gives gradients by, though steps are masked, and what it does not: what depends on the next valid step, or on where the window ends.
+BY_MASKED = {
+    "gae": (("rewards", "values", "bootstrap_value"), ("gamma", "lam")),
+    "vtrace": (("rewards", "values", "bootstrap_value"), ("log_rhos", "gamma", "lam")),
+    "retrace": (("rewards", "q_values", "lam"), ("gamma",)),
+    "lambda_returns": (("rewards",), ("gamma", "lam")),
+    "discounted_returns": (("rewards",), ("gamma",)),
+}
+
+
+@pytest.mark.parametrize("op", BY_MASKED)
+def test_what_masked_steps_are_differentiated_by(op):
+    recurrence = RECURRENCES[op]
+    for variant in variants(recurrence, ("per step",)):
+        if variant.is_masked and "autoreset" not in dict(variant.options):
+            call = drawn_call(recurrence, variant)
+            for names, there in zip(BY_MASKED[op], (True, False), strict=True):
+                for name in set(names) & set(call.arrays):
+                    assert (adjoint(call.wiring, call.dtype, frozenset({name}), frozenset(recurrence.output_names)) is not None) == there, (variant, name)
 
 
 def quotients(reward, next_value, final_value, last, truncated, gamma):
@@ -156,8 +181,8 @@ def test_nothing_comes_of_the_step_before_the_first():
         found = by_the_loop(call, dict(zip(recurrence.output_names, arriving, strict=True)), list(right))
         # it flows over terminations, and so over resets
         assert (found is None) == ("autoreset" in dict(variant.options)), variant
-        for name, gradient in right.items() if found else ():
-            assert distance(found[name], gradient, limits[name]).max() <= 1, f"{variant}, {name}"
+        for name, gradient in (found or {}).items():
+            assert distance(gradient, right[name], limits[name]).max() <= 1, f"{variant}, {name}"
 
 
 def reads(op, wanted, given, numbers=("gamma", "lam", "rho_bar", "c_bar", "pg_rho_bar"), outputs=None):
@@ -223,6 +248,42 @@ def test_kernels_give_the_oracle_s_gradients(recurrence, backend, device, monkey
     # a program that JAX has compiled before is not traced again
     assert all(found is not None for found in asked)
     assert asked or backend == "pallas"
+
+
+MASKED = {
+    "gae": ("bootstrap_value", "valid"),
+    "discounted_returns": ("valid",),
+    "eligibility_traces": ("initial", "valid"),
+    "episodic_prefix_sum": ("terminated", "valid"),
+}
+
+
+@pytest.mark.parametrize(
+    ("op", "layout", "backend"),
+    [
+        *(pytest.param(op, layout, "triton", id=f"{op}-{layout}-triton") for op, layout in itertools.product(MASKED, ("rows", "columns"))),
+        *(pytest.param(op, "rows", "torch", id=f"{op}-torch") for op in MASKED),
+        pytest.param("gae", "rows", "pallas", id="gae-pallas"),
+    ],
+)
+def test_kernels_give_gradients_where_steps_are_masked(op, layout, backend, device, monkeypatch):
+    """Also where a row ends with steps that are none, or has no step at all."""
+    if reason := BACKENDS[backend].missing(device):
+        pytest.skip(reason)
+    asked = []
+    module = pytest.importorskip("rlscan.jax_pallas.vectorised" if backend == "pallas" else "rlscan.torch_triton.gradients")
+    original = module.pulled_back_by
+    monkeypatch.setattr(module, "pulled_back_by", lambda *given: asked.append(original(*given)) or asked[-1])
+    recurrence = RECURRENCES[op]
+    variant = next(one for one in variants(recurrence, ("number",)) if set(one.given) == set(MASKED[op]) and not one.options)
+    shape, axis = ((4, 9), -1) if layout == "rows" else ((9, 4), 0)
+    arguments = draw(recurrence, variant, shape, axis, seed=3)
+    valid = np.moveaxis(arguments["valid"], axis, -1)
+    valid[0, -3:], valid[1], valid[2] = False, False, True
+    problem = GradientProblem(Problem("masked", str(variant), recurrence, arguments))
+    assert problem.wrong(BACKENDS[backend].gradients(problem.problem, problem.cotangents, device)) is None
+    assert all(found is not None for found in asked)
+    assert asked
 
 
 def test_jax_transforms_what_kernels_differentiate():

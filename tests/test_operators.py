@@ -181,7 +181,6 @@ G, WANTED = torch.ones(2, 3), ["inputs"]
 @pytest.mark.parametrize(
     ("gradient", "wanted", "more", "error", "message"),
     [
-        (G, WANTED, {"valid": torch.ones(2, 3)}, NotImplementedError, "there are kernels for gradients where every step is valid"),
         # kernels would read beyond the memory of these
         (G[:, :2], WANTED, {}, ValueError, r"gradient_of_traces has shape \(2, 2\); wanted that of the result, \(2, 3\)"),
         (G[:1], WANTED, {}, ValueError, r"gradient_of_traces has shape \(1, 3\)"),
@@ -205,6 +204,15 @@ def test_the_operator_of_gradients_says_what_it_can_t_take(gradient, wanted, mor
         pytest.raises(error, match=f"eligibility_traces_backward: {message}"),
     ):
         torch.ops.rlscan.eligibility_traces_backward(here(gradient), wanted, *given_to(recurrence, complete(recurrence, given)))
+
+
+def test_the_operator_of_gradients_refuses_those_that_kernels_can_t_give(device):
+    recurrence, ones = RECURRENCES["gae"], torch.ones(2, 3, device=device)
+    given = {"rewards": ones, "values": ones, "terminated": ones != ones, "next_values": ones, "valid": ones == ones, "gamma": ones / 2}
+    arguments = given_to(recurrence, complete(recurrence, given))
+    with pytest.raises(NotImplementedError, match="gae_backward: with valid, kernels give no gradients that depend on the next valid step; differentiate gae"):
+        torch.ops.rlscan.gae_backward(ones, None, ["gamma"], *arguments)
+    assert torch.ops.rlscan.gae_backward(ones, None, ["rewards"], *arguments)[0].shape == ones.shape
 
 
 def test_other_sizes_are_one_program(device):

@@ -744,7 +744,7 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                         made = (made,)
                     for j in tl.static_range(len(outs)):
                         result = made[j]
-                        if VALIDITY != ALL_VALID:
+                        if VALIDITY != ALL_VALID and not LAST_ONLY[j]:
                             result = nothing_where_invalid(result, valids[k])
                         results = results + (result,)
                 state = last_position(now_state, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
