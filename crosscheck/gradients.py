@@ -105,9 +105,11 @@ class Differentiated(Extent):
         every = variants(recurrence, ("per step",))
         if self.full:
             return covering(every)
-        # and some in which kernels give the gradients
+        # and some in which kernels give all gradients, without resets and with them
         of_kernels = [variant for variant in every if not variant.is_masked]
-        return tuple(dict.fromkeys((*_with_every_choice(every)[: self.most], *_with_every_choice(of_kernels)[: self.most])))
+        with_resets = [variant for variant in of_kernels if ("autoreset", "next_step") in variant.options]
+        kinds = [kind for kind in (every, of_kernels, with_resets) if kind]
+        return tuple(dict.fromkeys(chosen for kind in kinds for chosen in _with_every_choice(kind)[: self.most]))
 
 
 def _with_every_choice(every: Sequence[Variant]) -> tuple[Variant, ...]:

@@ -153,8 +153,9 @@ class _Derivation:
         self.backward = self.recurrence.direction == "backward"
         self.masked = wiring.validity == "given"
         # names of places on both sides, in the order of the adjoint's scan
-        sides: tuple[At, At] = ("previous", "next") if self.masked else ("preceding", "following")
-        self.past, self.future = sides if self.backward else sides[::-1]
+        behind, ahead = ("previous", "next") if self.masked else ("preceding", "following")
+        self.past: At = behind if self.backward else ahead
+        self.future: At = ahead if self.backward else behind
         self.given = [name for name in self.recurrence.output_names if name in given]
 
     def tap(self, tap: int | Constant | Outside | str) -> Term:
