@@ -18,6 +18,7 @@ from rlscan.spec.bound import distance
 from rlscan.spec.calls import check
 from rlscan.spec.derivative import differentiated, gradients
 from rlscan.spec.gradient_bound import gradient_bound
+from rlscan.spec.plan import Plan
 from rlscan.spec.recurrences import RECURRENCES
 from rlscan.spec.reference import NumPyArrays, WholeNumPyArrays, loop
 from rlscan.spec.taps import Read, wire
@@ -258,6 +259,17 @@ MASKED = {
 }
 
 
+def masked_problem(op, layout):
+    """Also where a row ends with steps that are none, or has no step at all."""
+    recurrence = RECURRENCES[op]
+    variant = next(one for one in variants(recurrence, ("number",)) if set(one.given) == set(MASKED[op]) and not one.options)
+    shape, axis = ((4, 9), -1) if layout == "rows" else ((9, 4), 0)
+    arguments = draw(recurrence, variant, shape, axis, seed=3)
+    valid = np.moveaxis(arguments["valid"], axis, -1)
+    valid[0, -3:], valid[1], valid[2] = False, False, True
+    return GradientProblem(Problem("masked", str(variant), recurrence, arguments))
+
+
 @pytest.mark.parametrize(
     ("op", "layout", "backend"),
     [
@@ -267,23 +279,28 @@ MASKED = {
     ],
 )
 def test_kernels_give_gradients_where_steps_are_masked(op, layout, backend, device, monkeypatch):
-    """Also where a row ends with steps that are none, or has no step at all."""
     if reason := BACKENDS[backend].missing(device):
         pytest.skip(reason)
     asked = []
     module = pytest.importorskip("rlscan.jax_pallas.vectorised" if backend == "pallas" else "rlscan.torch_triton.gradients")
     original = module.pulled_back_by
     monkeypatch.setattr(module, "pulled_back_by", lambda *given: asked.append(original(*given)) or asked[-1])
-    recurrence = RECURRENCES[op]
-    variant = next(one for one in variants(recurrence, ("number",)) if set(one.given) == set(MASKED[op]) and not one.options)
-    shape, axis = ((4, 9), -1) if layout == "rows" else ((9, 4), 0)
-    arguments = draw(recurrence, variant, shape, axis, seed=3)
-    valid = np.moveaxis(arguments["valid"], axis, -1)
-    valid[0, -3:], valid[1], valid[2] = False, False, True
-    problem = GradientProblem(Problem("masked", str(variant), recurrence, arguments))
+    problem = masked_problem(op, layout)
     assert problem.wrong(BACKENDS[backend].gradients(problem.problem, problem.cotangents, device)) is None
     assert all(found is not None for found in asked)
     assert asked
+
+
+@pytest.mark.parametrize(("op", "layout"), itertools.product(MASKED, ("rows", "columns")))
+def test_masked_rows_that_are_split_over_programs(op, layout, device, monkeypatch):
+    if reason := BACKENDS["triton"].missing(device):
+        pytest.skip(reason)
+    launch = pytest.importorskip("rlscan.torch_triton.launch")
+    steps = 4 if layout == "rows" else 2
+    monkeypatch.setattr(launch, "plan", lambda *_: Plan(layout, rows=4, positions=1, steps=steps, segments=3, blocks=-(-9 // (3 * steps))))
+    monkeypatch.setattr(launch, "_prepared", {})
+    problem = masked_problem(op, layout)
+    assert problem.wrong(BACKENDS["triton"].gradients(problem.problem, problem.cotangents, device)) is None
 
 
 def test_jax_transforms_what_kernels_differentiate():
