@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import contextlib
-import datetime
 import importlib
 import importlib.util
 import json
@@ -269,7 +268,7 @@ def _run(options: argparse.Namespace) -> int:
     if "rollouts" in scenarios and importlib.util.find_spec("gymnasium") is None:
         print("the scenario rollouts needs gymnasium: pip install 'rlscan[crosscheck]', or choose others by --scenarios", file=sys.stderr)
         return 1
-    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    date = report.now()
     header = report.header(device, [backend.name for backend in backends], scenarios, options.full, options.seed, date)
     if options.jobs > 1:
         found = _in_processes(options, header)
@@ -324,7 +323,7 @@ def _bench(options: argparse.Namespace) -> int:
         return 2
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     with tempfile.TemporaryDirectory() as name:
-        from rlscan.crosscheck import bench, bench_report, counters, ratios
+        from rlscan.crosscheck import bench, bench_report, counters, ratios, report
 
         if options.counters and (reason := counters.missing()):
             print(f"nothing can be counted: {reason}", file=sys.stderr)
@@ -340,7 +339,7 @@ def _bench(options: argparse.Namespace) -> int:
         if not plan.entries and not plan.updates:
             print("there is nothing to time; choose other groups", file=sys.stderr)
             return 1
-        date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+        date = report.now()
         header = bench.header(device, _words(options), date)
         found = bench.Found(header, skipped=plan.skipped)
         if options.add and options.json and options.json.exists():
@@ -589,7 +588,7 @@ def _tune(options: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return 2
     found = tune.tuned(timer)
-    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    date = report.now()
     versions = {name: report.version(name) for name in ("rlscan", "torch", "triton")}
     tune.write(file, found, {"date": date, "device": report.device_name("cuda"), "versions": versions})
     print(f"{file}: {found}" if found != MEASURED else f"{file}: nothing is faster here than what is built in")

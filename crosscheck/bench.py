@@ -368,14 +368,13 @@ def prepare(some: Sequence[Entry], folder: Path) -> list[Row]:
 
 def header(device: Device, command: Sequence[str], date: str) -> dict[str, Any]:
     """Where and with what a run was made."""
-    packages = ("rlscan", "numpy", "torch", "triton", "jax", "torchrl")
     return {
         "date": date,
         "device": report.device_name(device),
         "driver": driver(),
         "cpu": f"{platform.machine()}, {os.cpu_count()} cores",
         "command": " ".join(command),
-        "versions": {"python": platform.python_version(), **{name: report.version(name) for name in packages}},
+        "versions": report.versions(("rlscan", "numpy", "torch", "triton", "jax", "torchrl")),
     }
 
 

@@ -296,35 +296,26 @@ def _resets_follow_ends(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments | {"valid": ~xp.concatenate([xp.zeros_like(ended[..., :1]), ended[..., :-1]], axis=-1)}
 
 
-def _previous(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """The number of the step before, where each step has its own."""
+def _of_other_steps(name: str, moved: Callable[[Array], Array]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """The numbers of other steps, where each step has its own."""
 
-    def shifted(arguments: dict[str, Any]) -> dict[str, Any]:
-        array = arguments[name]
-        per_step = isinstance(array, Array) and array.ndim and array.shape[-1] > 1
-        return arguments | ({name: xp.concatenate([array[..., :1], array[..., :-1]], axis=-1)} if per_step else {})
-
-    return shifted
-
-
-def _following(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """The number of the step after, where each step has its own."""
-
-    def shifted(arguments: dict[str, Any]) -> dict[str, Any]:
+    def handed(arguments: dict[str, Any]) -> dict[str, Any]:
         array = xp.asarray(arguments[name])
-        return arguments | ({name: xp.concatenate([array[..., 1:], array[..., -1:]], axis=-1)} if array.ndim else {})
+        return arguments | ({name: moved(array)} if array.ndim else {})
 
-    return shifted
+    return handed
 
 
-def _of_the_first_step(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """The number of the first step for all of them."""
+def _of_the_step_before(array: Array) -> Array:
+    return xp.concatenate([array[..., :1], array[..., :-1]], axis=-1)
 
-    def first(arguments: dict[str, Any]) -> dict[str, Any]:
-        array = xp.asarray(arguments[name])
-        return arguments | ({name: xp.broadcast_to(array[..., :1], array.shape)} if array.ndim else {})
 
-    return first
+def _of_the_step_after(array: Array) -> Array:
+    return xp.concatenate([array[..., 1:], array[..., -1:]], axis=-1)
+
+
+def _of_the_first_step(array: Array) -> Array:
+    return xp.broadcast_to(array[..., :1], array.shape)
 
 
 _NEXT_TO_NOTHING = 1e-300
@@ -490,12 +481,12 @@ PUBLISHED = (
     Mutation("its own state's value is the successor's", "formula", taps=_VALUES),
     Mutation("rewards are one step late", "formula", taps={"reward": (Read("rewards", "preceding", edge=0.0),)}),
     Mutation("gamma and lam are exchanged", "formula", arguments=(_gamma_and_lam_exchanged, ("gamma", "lam"))),
-    Mutation("gamma of the step before", "formula", arguments=(_previous("gamma"), ("gamma",))),
-    Mutation("lam of the step before", "formula", arguments=(_previous("lam"), ("lam",))),
-    Mutation("gamma of the step after", "formula", arguments=(_following("gamma"), ("gamma",))),
-    Mutation("lam of the step after", "formula", arguments=(_following("lam"), ("lam",))),
-    Mutation("gamma of the first step", "formula", arguments=(_of_the_first_step("gamma"), ("gamma",))),
-    Mutation("lam of the first step", "formula", arguments=(_of_the_first_step("lam"), ("lam",))),
+    Mutation("gamma of the step before", "formula", arguments=(_of_other_steps("gamma", _of_the_step_before), ("gamma",))),
+    Mutation("lam of the step before", "formula", arguments=(_of_other_steps("lam", _of_the_step_before), ("lam",))),
+    Mutation("gamma of the step after", "formula", arguments=(_of_other_steps("gamma", _of_the_step_after), ("gamma",))),
+    Mutation("lam of the step after", "formula", arguments=(_of_other_steps("lam", _of_the_step_after), ("lam",))),
+    Mutation("gamma of the first step", "formula", arguments=(_of_other_steps("gamma", _of_the_first_step), ("gamma",))),
+    Mutation("lam of the first step", "formula", arguments=(_of_other_steps("lam", _of_the_first_step), ("lam",))),
     Mutation("a discount of 0 multiplies", "B6", arguments=(_no_discount_of_zero, ("gamma",)), results=_nothing_for_next_to_nothing),
     Mutation("the policy-gradient advantage is the correction", "formula", functions={"vtrace": (None, advantage_is_the_correction)}),
     Mutation("the policy-gradient advantage mixes by lam", "formula", functions={"vtrace": (None, advantage_mixes_by_lam)}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib.metadata
 import platform
 import sys
@@ -37,8 +38,16 @@ def header(device: str, backends: Iterable[str], scenarios: Iterable[str], full:
         "scenarios": list(scenarios),
         "extent": "full" if full else "quick",
         "seed": seed,
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in ("rlscan", "numpy", "torch", "triton", "jax", "gymnasium")}},
+        "versions": versions(),
     }
+
+
+def versions(packages: Iterable[str] = ("rlscan", "numpy", "torch", "triton", "jax", "gymnasium")) -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def version(package: str) -> str:

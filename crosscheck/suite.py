@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from rlscan.crosscheck.report import markdown
+
 KIND = "suite"
 
 OUTCOMES = ("passed", "failed", "skipped")
@@ -61,13 +63,13 @@ def page(suite: Suite) -> str:
         f"Kernels were {made['kernels']}. {total['passed']} tests passed, {total['failed']} failed, {total['skipped']} were skipped.",
         "Seconds are those of all processes together.",
         "",
-        "| file | passed | failed | skipped | s |",
-        "| --- | --- | --- | --- | --- |",
-        *(f"| {file} | {row['passed']} | {row['failed']} | {row['skipped']} | {row['seconds']:.0f} |" for file, row in sorted(suite.files.items())),
+        markdown(
+            ("file", *OUTCOMES, "s"), [(file, *(row[outcome] for outcome in OUTCOMES), f"{row['seconds']:.0f}") for file, row in sorted(suite.files.items())]
+        ),
     ]
     if suite.failures:
         lines += ["", "## Failed", "", *(f"- `{test}`" for test in sorted(suite.failures))]
     if suite.reasons:
-        lines += ["", "## Why tests were skipped", "", "| tests | reason |", "| --- | --- |"]
-        lines += [f"| {count} | {reason.replace('|', '&#124;')} |" for reason, count in sorted(suite.reasons.items(), key=lambda item: (-item[1], item[0]))]
+        reasons = sorted(suite.reasons.items(), key=lambda item: (-item[1], item[0]))
+        lines += ["", "## Why tests were skipped", "", markdown(("tests", "reason"), [(count, reason) for reason, count in reasons])]
     return "\n".join(lines) + "\n"

@@ -235,13 +235,9 @@ class _Derivation:
         if not self.masked:
             return one
 
-        def leaf(own: Term) -> Term:
-            source = own.of[0].source
-            return term(True) if isinstance(source, Outside) else symbol(_Leaf(source, "last"))
-
-        return Terms.where(
-            symbol(_Leaf(Read("valid"))), with_symbols(one, lambda own: term(True) if isinstance(own.of[0].source, Outside) else own), with_symbols(one, leaf)
-        )
+        # behind either lies nothing
+        here = with_symbols(one, lambda own: term(True) if isinstance(own.of[0].source, Outside) else own)
+        return Terms.where(symbol(_Leaf(Read("valid"))), here, with_symbols(here, lambda own: symbol(_Leaf(own.of[0].source, "last"))))
 
     def declared(self, of_z: tuple[Term, Term], steps: Mapping[str, Term], rows: Mapping[str, Term], of_states: tuple[Term, Term], valid: Term) -> Adjoint:
         name, frame = self.recurrence.name, self.recurrence.frame

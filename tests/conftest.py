@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import functools
 import importlib
 import importlib.metadata
@@ -160,10 +159,10 @@ class Recorder:
 
     def __init__(self, config: pytest.Config) -> None:
         self.file = Path(str(config.getoption("--record")))
-        made = report.header(DEVICE, (), (), False, 0, f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC")
-        arguments = " ".join(str(argument) for argument in config.invocation_params.args)
+        command = " ".join(["pytest", *map(str, config.invocation_params.args)])
         kernels = "compiled" if DEVICE == "cuda" else "interpreted"
-        self.suite = Suite({name: made[name] for name in ("date", "device", "versions")} | {"command": f"pytest {arguments}", "kernels": kernels})
+        made = {"date": report.now(), "device": report.device_name(DEVICE), "versions": report.versions(), "command": command, "kernels": kernels}
+        self.suite = Suite(made)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         reason = str(report.longrepr[2]).removeprefix("Skipped: ") if report.skipped and isinstance(report.longrepr, tuple) else ""

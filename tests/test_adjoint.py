@@ -225,6 +225,15 @@ def kernels_problems(recurrence):
     return [problem for problem in gradient_problems(recurrence, Differentiated(), "random") if problem.problem.call.wiring.validity != "given"][:1]
 
 
+def recorded(backend, monkeypatch) -> list:
+    """What the backend is given by the adjoint from now on."""
+    asked = []
+    module = pytest.importorskip("rlscan.jax_pallas.vectorised" if backend == "pallas" else "rlscan.torch_triton.gradients")
+    original = module.pulled_back_by
+    monkeypatch.setattr(module, "pulled_back_by", lambda *given: asked.append(original(*given)) or asked[-1])
+    return asked
+
+
 @pytest.mark.parametrize(
     ("recurrence", "backend"),
     [
@@ -238,10 +247,7 @@ def test_kernels_give_the_oracle_s_gradients(recurrence, backend, device, monkey
     reason = BACKENDS[backend].missing(device)
     if reason:
         pytest.skip(reason)
-    asked = []
-    module = pytest.importorskip("rlscan.jax_pallas.vectorised" if backend == "pallas" else "rlscan.torch_triton.gradients")
-    original = module.pulled_back_by
-    monkeypatch.setattr(module, "pulled_back_by", lambda *given: asked.append(original(*given)) or asked[-1])
+    asked = recorded(backend, monkeypatch)
     problems = kernels_problems(recurrence)
     assert problems
     for problem in problems:
@@ -281,10 +287,7 @@ def masked_problem(op, layout):
 def test_kernels_give_gradients_where_steps_are_masked(op, layout, backend, device, monkeypatch):
     if reason := BACKENDS[backend].missing(device):
         pytest.skip(reason)
-    asked = []
-    module = pytest.importorskip("rlscan.jax_pallas.vectorised" if backend == "pallas" else "rlscan.torch_triton.gradients")
-    original = module.pulled_back_by
-    monkeypatch.setattr(module, "pulled_back_by", lambda *given: asked.append(original(*given)) or asked[-1])
+    asked = recorded(backend, monkeypatch)
     problem = masked_problem(op, layout)
     assert problem.wrong(BACKENDS[backend].gradients(problem.problem, problem.cotangents, device)) is None
     assert all(found is not None for found in asked)
