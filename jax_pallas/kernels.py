@@ -108,7 +108,7 @@ class Special:
 
     @property
     def whole(self):
-        return self.steps % self.plan.block_steps == 0
+        return self.plan.whole(self.steps)
 
     @property
     def all_rows(self):

@@ -50,6 +50,10 @@ class Plan:
         """Steps of each row in a tile."""
         return self.positions * self.steps
 
+    def whole(self, steps: int) -> bool:
+        """Whether rows of so many steps fill all tiles of all segments, so that no step need be compared with the window's end."""
+        return steps == self.segments * self.blocks * self.block_steps
+
     @property
     def num_warps(self) -> int:
         return max(1, self.rows * self.positions // WARP)

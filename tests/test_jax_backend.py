@@ -153,6 +153,16 @@ def richest(recurrence):
     return max(covering(recurrence), key=lambda variant: len(variant.given))
 
 
+@pytest.mark.parametrize(("layout", "steps"), [("batch-major", 12), ("time-major", 10)])
+def test_tiles_of_the_last_segment_may_be_empty(layout, steps):
+    """All tiles that are there are whole, and yet the last one lies outside the window."""
+    plan, recurrence = TINY[layout], RECURRENCES["gae"]
+    assert steps % plan.block_steps == 0
+    assert not plan.whole(steps)
+    arguments = draw(recurrence, richest(recurrence), *(((ROWS, steps), -1) if layout == "batch-major" else ((steps, ROWS), 0)))
+    agree(recurrence, arguments, with_plan(recurrence, in_jax(arguments), plan))
+
+
 # Lanes take neighbouring steps where actions are more than one load.
 OVER_ACTIONS = [
     (4, Plan("rows", rows=2, positions=4, steps=4, segments=2, blocks=2)),

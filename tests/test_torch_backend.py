@@ -52,7 +52,7 @@ def prepared_call(recurrence, given, chosen=None):
     return call, Prepared(call, chosen)
 
 
-# Small tiles, so that small problems have several of everything. 13 and 16 steps: an end inside a tile and at its edge.
+# Small tiles, so that small problems have several of everything. 13, 16 and 12 steps: an end inside a tile, at its edge, and before the last tiles.
 PLANS = {
     "rows": Plan("rows", rows=1, positions=2, steps=4, segments=2, blocks=1),
     "rows of several tiles": Plan("rows", rows=2, positions=1, steps=4, segments=2, blocks=2),
@@ -62,7 +62,7 @@ PLANS = {
 SPLITS = [
     (recurrence, variant, name, steps)
     for recurrence in RECURRENCES.values()
-    for (variant, (name, steps)) in zip(covering(variants(recurrence, ("per step",))), itertools.cycle(itertools.product(PLANS, (13, 16))), strict=False)
+    for (variant, (name, steps)) in zip(covering(variants(recurrence, ("per step",))), itertools.cycle(itertools.product(PLANS, (13, 16, 12))), strict=False)
 ]
 
 

@@ -209,7 +209,7 @@ def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[
         "BLOCK_ROWS": chosen.rows,
         "POSITIONS": chosen.positions,
         "STEPS": chosen.steps,
-        "WHOLE": place.steps % chosen.block_steps == 0,
+        "WHOLE": chosen.whole(place.steps),
         "ALL_ROWS": place.num_rows % chosen.rows == 0,
         "SPLIT": chosen.segments > 1,
         "AHEAD": chosen.ahead,
