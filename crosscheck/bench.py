@@ -70,7 +70,8 @@ class Row:
         failure: why it was not timed.
         us, low, high: median, 10th and 90th percentile, by `method`.
         copy_us: a copy of as many bytes, by the same method.
-        loop_us: in a loop, where that is another method.
+        trace_us: by the device's trace, where that is another method.
+        timed: when.
     """
 
     group: str
@@ -92,22 +93,18 @@ class Row:
     low: float | None = None
     high: float | None = None
     copy_us: float | None = None
-    loop_us: float | None = None
+    trace_us: float | None = None
+    timed: str = ""
 
     @property
     def fraction(self) -> float | None:
         """Of copy speed."""
-        return self.copy_us / self.us if self.us and self.copy_us and self.is_told_apart else None
+        return self.copy_us / self.us if self.us and self.copy_us else None
 
     @property
-    def in_a_loop(self) -> float | None:
+    def traced(self) -> float | None:
         """µs, by the one method that JAX has too."""
-        return self.us if self.method == "loop" else self.loop_us
-
-    @property
-    def is_told_apart(self) -> bool:
-        """Whether the time is more than what it scatters by: a loop that takes 100 µs a turn can't say how long the last one of them is."""
-        return self.low is not None and self.low > 0
+        return self.us if self.method == "trace" else self.trace_us
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -263,6 +260,7 @@ class Bench:
     def row(self, entry: Entry) -> Row:
         """Checked, and timed if it agrees."""
         row = entry.row()
+        row.timed = report.now()
         try:
             with capped(LONGEST_S):
                 self._measure(entry, row)
@@ -276,11 +274,11 @@ class Bench:
         if row.failure:
             return
         # what autograd does on the host takes longer than the write that hides it
-        timing = (engine.loop_time if entry.workload.wanted else engine.device_time)(function, operands)
+        timing = (engine.trace_time if entry.workload.wanted else engine.device_time)(function, operands)
         row.us, row.low, row.high, row.method = timing.us, timing.low, timing.high, timing.method
         row.copy_us = self._copier(entry).copy_time(row.size, timing.method).us
         if timing.method == "events" and entry.implementation == RLSCAN:
-            row.loop_us = engine.loop_time(function, operands).us
+            row.trace_us = engine.trace_time(function, operands).us
 
     def _checked(self, entry: Entry, row: Row) -> tuple[Function, dict[str, Any]]:
         """The function and its arrays, once it is known whether the results agree."""
@@ -420,7 +418,7 @@ def judged(row: Row) -> Judgement | None:
     target = TARGETS.get(row.target or "")
     if target is None or target.ratio is not None or row.implementation != RLSCAN:
         return None
-    if row.us is None or row.copy_us is None or not row.is_told_apart:
+    if row.us is None or row.copy_us is None:
         return Judgement(target, row.key, None)
     return Judgement(target, row.key, row.fraction if target.fraction is not None else row.us - row.copy_us)
 
@@ -435,7 +433,9 @@ def _twins(found: Found) -> list[Judgement]:
     torch = {row.place: row for row in found.rows if row.implementation == RLSCAN and row.framework == "torch"}
     pairs = [(row, torch[row.place]) for row in found.rows if row.implementation == RLSCAN and row.framework == "jax" and row.place in torch]
     pairs = [(jax, twin) for jax, twin in pairs if jax.device != "cpu"]
-    return [Judgement(TARGETS["twins"], jax.key, jax.us / twin.in_a_loop if jax.us and jax.is_told_apart and twin.in_a_loop else None) for jax, twin in pairs]
+    ratios = [(jax, jax.traced / twin.traced if jax.traced and twin.traced else None) for jax, twin in pairs]
+    # what was timed by something else is not compared
+    return [Judgement(TARGETS["twins"], jax.key, ratio) for jax, ratio in ratios if ratio is not None or jax.us is None]
 
 
 def _on_cpu(found: Found) -> list[Judgement]:
@@ -450,7 +450,7 @@ def _calls(found: Found) -> list[Judgement]:
 
 
 def backward_in_torch(workload: Workload, operation: Callable[..., Any]) -> Function:
-    """What autograd does on the way back, of a graph that is made once. Its engine would do it on the stream of that time, which is not that of a loop."""
+    """What autograd does on the way back, of a graph that is made once, without its engine, which takes longer on the host."""
     order = [argument.name for argument in workload.recurrence.arguments if argument.name in workload.given]
     kept: list[Any] = [None, None]
 

@@ -11,7 +11,7 @@ from rlscan.crosscheck import report
 from rlscan.crosscheck.bench import NUMPY, RLSCAN, Found, Judgement, Row, judgements
 from rlscan.crosscheck.workloads import TARGETS
 
-DEVICE_COLUMNS = ("operation", "framework", "layout", "rows x T", "options", "µs", "10-90 %", "copy µs", "of copy speed", "in a loop µs", "reached")
+DEVICE_COLUMNS = ("operation", "framework", "layout", "rows x T", "options", "µs", "10-90 %", "copy µs", "of copy speed", "by trace µs", "reached")
 BASELINE_COLUMNS = ("implementation", "framework", "layout", "rows x T", "µs", "10-90 %", "rlscan µs", "rlscan is faster by")
 TARGET_COLUMNS = ("target", "wanted", "rows", "reached", "the worst", "where")
 CALL_COLUMNS = ("implementation", "framework", "µs", "10-90 %")
@@ -76,7 +76,7 @@ def device_cells(row: Row, judgement: Judgement | None) -> tuple[str, ...]:
         spread(row.low, row.high),
         number(row.copy_us),
         number(row.fraction),
-        number(row.in_a_loop),
+        number(row.traced),
     )
     return (*what, *times, mark(judgement))
 
@@ -153,7 +153,8 @@ def page(found: Found, name: str) -> str:
         lines += ["## Fraction of copy speed", plots["roofline"]]
     for group in dict.fromkeys(row.group for row in found.rows if row.implementation == RLSCAN):
         rows = [row for row in found.rows if row.group == group and row.implementation == RLSCAN]
-        lines += [f"### {group}", report.markdown(DEVICE_COLUMNS, device_rows(found, rows))]
+        times = sorted({row.timed for row in rows})
+        lines += [f"### {group}", f"Timed {' to '.join((times[0], *times[1:][-1:]))}.", report.markdown(DEVICE_COLUMNS, device_rows(found, rows))]
     if baselines := baseline_rows(found):
         lines += ["## Baselines", *([plots["baselines"]] if "baselines" in plots else []), report.markdown(BASELINE_COLUMNS, baselines)]
     if found.calls:

@@ -1,19 +1,16 @@
 """How time is taken in each framework: on the device with a cold L2, and of a warm call on the host.
 
-An implementation is a function from arrays by name to a tuple of arrays. Three ways to time it on a GPU:
+An implementation is a function from arrays by name to a tuple of arrays. Three ways to time it:
 
-- `events` (PyTorch): CUDA events before and after each call, behind a write of several times the L2. The write is long enough
-  for the host to queue a call meanwhile, so that the device need not wait for the host. An interval contains the start of the first
-  kernel and the gaps between kernels, a few µs in all, and so does that of the copy.
-- `loop`: the time of many (write, call) in a row less that of as many (write, kernel over one number), divided by their number. JAX
-  has no events, so there the loop is a `fori_loop` inside one jit. XLA would move a call out of it whose arguments stay the same, and
-  leave out what nobody looks at: so each turn changes one number of one argument, in place, and the loop carries all results. In
-  PyTorch the same loop is one CUDA graph. What it takes to start a kernel differs, some 5 µs in XLA's loop and 2 in a graph, and cancels
-  out: this is what JAX and PyTorch are compared by. Where a call is several kernels, the starts of all but one are in it.
+- `events` (PyTorch on a GPU): CUDA events before and after each call. An interval contains the start of the first kernel and the gaps between
+  kernels, a few µs in all, and so does that of the copy.
+- `trace` (on a GPU): from the start of a call's first kernel to the end of its last, by the device's own clock, which NVIDIA's CUPTI records for
+  PyTorch's profiler, whoever starts the kernels: JAX has no events, and the two frameworks are compared by this. To start the first kernel is not in
+  it; gaps between kernels are.
 - `wall` (on a CPU): the clock, with warm caches.
 
-The write leaves dirty lines in the L2, which whoever comes next has to evict. Between events that is part of each call, and of the
-copy it is compared with; in a loop it cancels out, for there the call's own lines are evicted too.
+Before each call on a GPU several times the L2 is written, for as long as the host needs to queue the call, so that the device does not wait for it.
+The write leaves dirty lines in the L2, which whoever comes next has to evict. That is part of each call, and of the copy it is compared with.
 """
 
 from __future__ import annotations
@@ -32,13 +29,12 @@ from rlscan.crosscheck.backends import Device
 
 Function = Callable[[Mapping[str, Any]], tuple]
 
-LOOPED = {"torch": 50, "jax": 300}
-"""Calls in a loop. Constant, for XLA asks the device whether to go on where it does not know how often; and many in JAX, for around its loop
-the host takes some 600 µs (of an H200, 2026-11-30), which scatter by a tenth and more: 50 calls were told apart to 3 µs, 300 are to 0.5."""
 FLUSHED = 8
 """Times the size of the L2 that is written between two calls: 400 MB on an H200, long enough for a slow host to queue the next one."""
 PAGES = 2 * 4096
 """Bytes that the size of a copy is a multiple of: NVIDIA's copies sizes that no large power of two divides at two thirds of the speed."""
+HIDDEN = 3
+"""Times as long as the host takes for a call the device is kept busy before it."""
 ENOUGH_S = 0.3
 """Seconds for all repetitions of one measurement, beyond the fewest."""
 FEWEST, MOST = 3, 40
@@ -95,8 +91,33 @@ class Engine:
     def device_time(self, function: Function, operands: Mapping[str, Any]) -> Timing:
         return self.wall_time(function, operands)
 
-    def loop_time(self, function: Function, operands: Mapping[str, Any]) -> Timing:
-        return self.wall_time(function, operands)
+    def write(self) -> None:
+        """Start writing over what the L2 holds."""
+        raise NotImplementedError(f"{self.name} on {self.device}")
+
+    def trace_time(self, function: Function, operands: Mapping[str, Any]) -> Timing:
+        if self.device == "cpu":
+            return self.wall_time(function, operands)
+        function = self.compiled(function)
+        self.finish(function(operands))
+        if self.quick:
+            return Timing.of([float("nan")], "trace")
+        writes, calls = self.writes_and_calls(function, operands)
+        return Timing.of(spans(self._written, self.write, lambda: function(operands), writes, calls), "trace")
+
+    def writes_and_calls(self, function: Function, operands: Mapping[str, Any]) -> tuple[int, int]:
+        """How often to write before each call, so that the host is done with it before the device is; and how many calls there are to be."""
+        if self.quick:
+            return 1, 1
+        writes = 1 + int(HIDDEN * self.host_time(function, operands, batches=3).us / self._written[1])
+        return writes, self.repetitions((writes + 1) * self._written[1] * 1e-6)
+
+    @functools.cached_property
+    def _written(self) -> tuple[str, float]:
+        """The kernel that writes, and the µs that it takes."""
+        self.write()
+        start, end, name = max(traced(lambda: [self.write() for _ in range(3)]), key=lambda event: event[1] - event[0])
+        return name, end - start
 
     def copy(self, size: int) -> Function:
         """Copies half of `size` bytes to as many others."""
@@ -112,7 +133,7 @@ class Engine:
         """Of a copy that moves `size` bytes, half of them read and half written."""
         size = -(-size // PAGES) * PAGES
         if (method, size) not in self.copies:
-            taken = self.loop_time if method == "loop" else self.device_time
+            taken = self.trace_time if method == "trace" else self.device_time
             self.copies[method, size] = taken(self.copy(size), {"source": self.place(np.zeros(size // 2, np.uint8))})
         return self.copies[method, size]
 
@@ -127,11 +148,11 @@ class Engine:
         once()
         return Timing.of([once() for _ in range(self.repetitions(once()))], "wall")
 
-    def host_time(self, function: Function, operands: Mapping[str, Any]) -> Timing:
+    def host_time(self, function: Function, operands: Mapping[str, Any], batches: int = 22) -> Timing:
         """Of the host, for a warm call that nobody waits for."""
         function = self.compiled(function)
         taken = []
-        for _ in range(2 if self.quick else 22):
+        for _ in range(2 if self.quick else batches):
             self.finish(function(operands))
             start = time.perf_counter()
             results: Any = None
@@ -173,6 +194,9 @@ class TorchEngine(Engine):
         cache = self.torch.cuda.get_device_properties().L2_cache_size
         return self.torch.empty(FLUSHED * cache, dtype=self.torch.uint8, device="cuda")
 
+    def write(self) -> None:
+        self.buffer.zero_()
+
     def place(self, array: np.ndarray) -> Any:
         return self.torch.from_numpy(array).to(self.device)
 
@@ -188,53 +212,16 @@ class TorchEngine(Engine):
         if self.device == "cpu":
             return self.wall_time(function, operands)
         cuda = self.torch.cuda
-        pairs = [(cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(self.repetitions(self._once(function, operands)))]
+        writes, calls = self.writes_and_calls(function, operands)
+        pairs = [(cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(calls)]
         for start, stop in pairs:
-            self.buffer.zero_()
+            for _ in range(writes):
+                self.write()
             start.record()
             function(operands)
             stop.record()
         cuda.synchronize()
         return Timing.of([start.elapsed_time(stop) / 1e3 for start, stop in pairs], "events")
-
-    def loop_time(self, function: Function, operands: Mapping[str, Any]) -> Timing:
-        if self.device == "cpu":
-            return self.wall_time(function, operands)
-        taken = np.array(self._looped(lambda: function(operands))) - self._with_one_number
-        return Timing.of(list(taken), "loop")
-
-    @functools.cached_property
-    def _with_one_number(self) -> float:
-        number = self.torch.ones(1, device=self.device)
-        return float(np.median(self._looped(lambda: self.torch.neg(number))))
-
-    def _looped(self, call: Callable[[], Any]) -> list[float]:
-        """Seconds for a write and a call, each the mean over one replay of a graph."""
-        cuda, graph = self.torch.cuda, self.torch.cuda.CUDAGraph()
-        call()
-        cuda.synchronize()
-        # JAX may have threads of its own on the device
-        with cuda.graph(graph, capture_error_mode="thread_local"):
-            for _ in range(LOOPED[self.name]):
-                self.buffer.zero_()
-                call()
-        taken = []
-        for _ in range(2 if self.quick else 12):
-            start, stop = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-            start.record()
-            graph.replay()
-            stop.record()
-            cuda.synchronize()
-            taken.append(start.elapsed_time(stop) / 1e3 / LOOPED[self.name])
-        return taken[1:]
-
-    def _once(self, function: Function, operands: Mapping[str, Any]) -> float:
-        """Seconds for a warm call and what the host has to do for it."""
-        for _ in range(2):
-            self.finish(function(operands))
-        start = time.perf_counter()
-        self.finish(function(operands))
-        return time.perf_counter() - start
 
 
 class JaxEngine(Engine):
@@ -244,6 +231,8 @@ class JaxEngine(Engine):
     def missing(cls, device: Device) -> str | None:
         if importlib.util.find_spec("jax") is None:
             return "jax is not installed"
+        if device == "cuda" and TorchEngine.missing(device):
+            return f"JAX's kernels are timed by PyTorch's profiler, and {TorchEngine.missing(device)}"
         try:
             importlib.import_module("jax").devices(device)
         except RuntimeError:
@@ -259,12 +248,13 @@ class JaxEngine(Engine):
         return self.jax.devices(self.device)[0]
 
     @functools.cached_property
-    def buffer_size(self) -> int:
-        """In numbers of 4 bytes. How large the L2 is torch knows, and JAX does not say."""
-        if self.device == "cpu":
-            return 1024
-        torch = TorchEngine.missing(self.device) is None and importlib.import_module("torch")
-        return FLUSHED * (torch.cuda.get_device_properties().L2_cache_size if torch else 128 * 2**20) // 4
+    def _write(self) -> Any:
+        """How large the L2 is torch knows, and JAX does not say."""
+        size = FLUSHED * importlib.import_module("torch").cuda.get_device_properties().L2_cache_size // 4
+        return self.jax.jit(lambda: self.jax.numpy.zeros(size, np.int32))
+
+    def write(self) -> None:
+        self._write()
 
     def place(self, array: np.ndarray) -> Any:
         return self.jax.device_put(array, self.where)
@@ -276,47 +266,55 @@ class JaxEngine(Engine):
         self.jax.block_until_ready(results)
 
     def copy(self, size: int) -> Function:
-        """XLA copies what a loop carries twice."""
-        return lambda operands: (operands["source"],)
+        return lambda operands: (self.jax.numpy.copy(operands["source"]),)
 
     def device_time(self, function: Function, operands: Mapping[str, Any]) -> Timing:
-        return self.loop_time(function, operands)
+        return self.trace_time(function, operands)
 
-    def loop_time(self, function: Function, operands: Mapping[str, Any]) -> Timing:
-        if self.device == "cpu":
-            return self.wall_time(function, operands)
-        taken = np.array(self.looped(function, operands)) - self._with_one_number
-        return Timing.of(list(taken), "loop")
 
-    @functools.cached_property
-    def _with_one_number(self) -> float:
-        return float(np.median(self.looped(lambda operands: (-operands["one"],), {"one": self.place(np.ones(1, np.float32))})))
+Event = tuple[float, float, str]
+"""What the device did: start and end in µs, and the kernel's name."""
 
-    def looped(self, function: Function, operands: Mapping[str, Any]) -> list[float]:
-        """Seconds for a write and a call, each the mean over one run of the loop."""
-        loop = self.jax.jit(functools.partial(self._loop, function))
 
-        def once() -> float:
-            start = time.perf_counter()
-            self.finish(loop(dict(operands)))
-            return time.perf_counter() - start
+def traced(work: Callable[[], Any]) -> list[Event]:
+    """All that the device does for it, in order."""
+    torch = importlib.import_module("torch")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        work()
+        torch.cuda.synchronize()
+    found = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    return sorted((event.time_range.start, event.time_range.end, event.name) for event in found)
 
-        once()
-        return [once() / LOOPED[self.name] for _ in range(self.repetitions(once()))]
 
-    def _loop(self, function: Function, operands: Mapping[str, Any]) -> Any:
-        jnp, lax = self.jax.numpy, self.jax.lax
-        changed = next(name for name, array in operands.items() if array.dtype != bool)
+def spans(written: tuple[str, float], write: Callable[[], Any], call: Callable[[], Any], writes: int, calls: int) -> list[float]:
+    """Seconds from the start of the first kernel of a call to the end of its last, of each of so many calls, with so many writes before each."""
 
-        def body(i: Any, carried: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-            array = carried[1]
-            array = lax.dynamic_update_slice(array, jnp.full((1,) * array.ndim, i, array.dtype), (0,) * array.ndim)
-            written, array = lax.optimization_barrier((jnp.full(self.buffer_size, i, np.int32), array))
-            # results with names are not what the carried ones are
-            return written, array, tuple(function({**operands, changed: array}))
+    def work() -> None:
+        for _ in range(calls):
+            for _ in range(writes):
+                write()
+            call()
 
-        results = [jnp.zeros(result.shape, result.dtype) for result in self.jax.eval_shape(function, operands)]
-        return lax.fori_loop(0, LOOPED[self.name], body, (jnp.zeros(self.buffer_size, np.int32), operands[changed], tuple(results)))
+    return between(traced(work), written, writes, calls)
+
+
+def between(events: Sequence[Event], written: tuple[str, float], writes: int, calls: int) -> list[float]:
+    """Of what happened between writes, seconds from the first start to the last end."""
+    name, us = written
+    found: list[list[Event]] = []
+    seen = 0
+    for event in events:
+        if event[2] == name and event[1] - event[0] > us / 2:
+            seen += 1
+            if seen % writes == 0:
+                found.append([])
+        elif found and seen % writes == 0:
+            found[-1].append(event)
+        else:
+            raise RuntimeError(f"{event[2]} ran between writes")
+    if seen != writes * calls or not all(found):
+        raise RuntimeError(f"the profiler recorded {seen} writes of {writes * calls}, and {sum(map(bool, found))} calls of {calls}")
+    return [(max(end for _, end, _ in call) - call[0][0]) * 1e-6 for call in found]
 
 
 ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (TorchEngine, JaxEngine, NumPyEngine)}

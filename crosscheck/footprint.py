@@ -162,18 +162,19 @@ def _torch(build: Build) -> tuple[Call, tuple[Footprint, ...]]:
     for launch in ready.launches:
         compiled = compile_triton(launch, tensors, build.capability)
         tile = (launch.constants["BLOCK_ROWS"], launch.constants["POSITIONS"] * launch.constants["STEPS"])
-        kernels.append(_footprint(launch.constants["PASS"], compiled, tile, _labels(launch, tensors, names)))
+        kernels.append(_footprint(launch.constants["PASS"], compiled, tile, launch.constants["TURN"], _labels(launch, tensors, names)))
     return call, tuple(kernels)
 
 
 def _jax(build: Build) -> tuple[Call, tuple[Footprint, ...]]:
     call, plan, kernels = compile_pallas(build)
-    return call, tuple(_footprint(name, compiled, (plan.rows, plan.block_steps), labels) for name, compiled, labels in kernels)
+    return call, tuple(_footprint(name, compiled, (plan.rows, plan.block_steps), plan.turn, labels) for name, compiled, labels in kernels)
 
 
-def _footprint(name: str, compiled: Any, tile: tuple[int, int], labels: tuple[str | None, ...]) -> Footprint:
+def _footprint(name: str, compiled: Any, tile: tuple[int, int], turn: int, labels: tuple[str | None, ...]) -> Footprint:
     widths, elements = _widths(compiled.asm["ptx"], labels), _elements(compiled.asm["ttgir"], labels)
-    loads, stores = ({name: Access(widths[way][name], elements[way][name] / math.prod(tile)) for name in sorted(widths[way])} for way in ("load", "store"))
+    of_a_turn = math.prod(tile) * turn
+    loads, stores = ({name: Access(widths[way][name], elements[way][name] / of_a_turn) for name in sorted(widths[way])} for way in ("load", "store"))
     barriers = len(re.findall(r"\bbar(?:rier)?\.(?:cta\.)?sync", compiled.asm["ptx"]))
     return Footprint(name, tile, compiled.metadata.num_warps, resources(compiled), barriers, loads, stores)
 

@@ -295,19 +295,20 @@ def over_actions(special, i, refs, places, rows, first, position):
             return total
 
         totals.append(lax.fori_loop(np.int32(0), np.int32(num_actions // at_once), add, jnp.zeros((special.lanes,), dtype)))
-    return dealt(special, totals, position) if is_dealt else totals
+    return dealt(special, totals) if is_dealt else totals
 
 
-def dealt(special, x, position):
+def dealt(special, x):
     """A tile whose neighbours in time are neighbouring lanes, as one in which they are a position's."""
     positions, steps = special.plan.positions, special.plan.steps
     own = []
     for k in range(steps):
-        source = lax.rem(jnp.arange(positions, dtype=jnp.int32) * steps + k, np.int32(positions))
-        found = taken_positions(special, x[0], source)
+        source = index_of(special, by_row(special, x[0])) * steps + k
+        place, among = lax.rem(source, np.int32(positions)), lax.div(source, np.int32(positions))
+        found = taken_positions(special, by_row(special, x[0]), place)
         for i in range(1, steps):
-            found = jnp.where(lax.div(position * steps + k, np.int32(positions)) == i, taken_positions(special, x[i], source), found)
-        own.append(found)
+            found = jnp.where(among == i, taken_positions(special, by_row(special, x[i]), place), found)
+        own.append(jnp.reshape(found, x[0].shape))
     return own
 
 
@@ -378,29 +379,46 @@ def results(special, reads, outside, last, state, beyond, valid):
     return [jnp.broadcast_to(result, (special.lanes,)) for result in made]
 
 
+def by_row(special, x):
+    """What lanes have, with an axis of positions, in which they hand things to each other."""
+    if special.plan.positions == 1:
+        return x
+    # in two axes Triton sees that nothing crosses warps
+    return jnp.reshape(x, (special.plan.rows, special.plan.positions) if special.contiguous else (special.plan.positions, special.plan.rows))
+
+
+def by_lane(special, x, scratch):
+    """What `by_row` undoes."""
+    if x.ndim == 1:
+        return x
+    x = jnp.reshape(x, (special.lanes,))
+    return x if special.contiguous else pinned(x, scratch)
+
+
+def index_of(special, x):
+    """The position of each element of what is by row."""
+    axis = special.contiguous
+    return jnp.broadcast_to(jnp.expand_dims(jnp.arange(x.shape[axis], dtype=jnp.int32), 1 - axis), x.shape)
+
+
 def taken_positions(special, x, index):
     """What the positions of `index` have, in each row."""
-    rows, positions = special.plan.rows, special.plan.positions
-    if special.contiguous:
-        # in two axes Triton sees that nothing crosses warps
-        return jnp.reshape(taken(jnp.reshape(x, (rows, positions)), jnp.broadcast_to(index[None, :], (rows, positions)), 1), x.shape)
-    return jnp.reshape(taken(jnp.reshape(x, (positions, rows)), jnp.broadcast_to(index[:, None], (positions, rows)), 0), x.shape)
+    return taken(x, index, int(special.contiguous))
 
 
-def position_before(special, x, first, position, scratch):
+def position_before(special, x, first):
     """What the position before each one has, and `first` at a row's first."""
-    if special.plan.positions == 1:
+    if x.ndim == 1:
         return first
-    before = taken_positions(special, x, jnp.maximum(jnp.arange(special.plan.positions, dtype=jnp.int32) - 1, 0))
-    before = jnp.where(position == 0, first, before)
-    return before if special.contiguous else pinned(before, scratch)
+    position = index_of(special, x)
+    return jnp.where(position == 0, first, taken_positions(special, x, jnp.maximum(position - 1, 0)))
 
 
 def last_position(special, x):
     """What the last position of the row has, at all of them."""
-    if special.plan.positions == 1:
+    if x.ndim == 1:
         return x
-    return taken_positions(special, x, jnp.full((special.plan.positions,), special.plan.positions - 1, jnp.int32))
+    return taken_positions(special, x, jnp.full(x.shape, special.plan.positions - 1, jnp.int32))
 
 
 def pinned(x, scratch):
@@ -428,18 +446,16 @@ def either_then(special, first_addend, first_factor, second_addend, second_facto
     return (fading_then if special.fades else then)(first_addend, first_factor, second_addend, second_factor)
 
 
-def over_positions(special, addend, factor, position):
+def over_positions(special, addend, factor):
     """Each position's map after those of all before it in its row."""
-    rows, positions = special.plan.rows, special.plan.positions
-    if positions == 1:
+    if addend.ndim == 1:
         return addend, factor
     if special.contiguous:
-        both = [jnp.reshape(x, (rows, positions)) for x in (addend, factor)]
-        return tuple(jnp.reshape(x, addend.shape) for x in associative_scan(fading_then if special.fades else then, both, axis=1))
+        return associative_scan(fading_then if special.fades else then, (addend, factor), axis=1)
     # by doubling, for here positions are warps: a scan across warps is added up in an order that differs from compiler to compiler
-    reach = 1
-    while reach < positions:
-        source = jnp.maximum(jnp.arange(positions, dtype=jnp.int32) - reach, 0)
+    position, reach = index_of(special, addend), 1
+    while reach < special.plan.positions:
+        source = jnp.maximum(position - reach, 0)
         there = position >= reach
         before_addend = jnp.where(there, taken_positions(special, addend, source), jnp.zeros((), special.dtype))
         before_factor = jnp.where(there, taken_positions(special, factor, source), jnp.ones((), special.dtype))
@@ -450,24 +466,23 @@ def over_positions(special, addend, factor, position):
 
 def highest_over_positions(special, x):
     """For each position, the highest of its row up to it."""
-    rows, positions = special.plan.rows, special.plan.positions
-    if positions == 1:
+    if x.ndim == 1:
         return x
-    shape, axis = ((rows, positions), 1) if special.contiguous else ((positions, rows), 0)
-    (found,) = associative_scan(higher, (jnp.reshape(x, shape),), axis=axis)
-    return jnp.reshape(found, x.shape)
+    (found,) = associative_scan(higher, (x,), axis=int(special.contiguous))
+    return found
 
 
 def before_segment(which, special, row, position, segment, rows, state, totals, nearest_ends):
     """The state, and the nearest valid step, that flow into a segment from those which the scan passes before it."""
     code, plan, lanes = special.code, special.plan, (special.lanes,)
-    nearest = jnp.full(lanes, -1, jnp.int32)
+    # what goes from tile to tile is by row, and the same at all positions
+    state, nearest = by_row(special, state), by_row(special, jnp.full(lanes, -1, jnp.int32))
     if not special.split or which == "nearest":
         return state, nearest
 
     def pass_on(group, carry):
         state, nearest = carry
-        addend, factor = jnp.zeros(lanes, special.dtype), jnp.ones(lanes, special.dtype)
+        addend, factor, end = jnp.zeros(lanes, special.dtype), jnp.ones(lanes, special.dtype), jnp.full(lanes, -1, jnp.int32)
         for k in range(BEFORE_AT_ONCE):
             other = (group * plan.positions + position) * BEFORE_AT_ONCE + k
             there = _both(rows, other < segment)
@@ -475,12 +490,12 @@ def before_segment(which, special, row, position, segment, rows, state, totals, 
                 one = [plgpu.load(total.at[row, other], mask=there, other=neutral) for total, neutral in zip(totals, (0, 1), strict=True)]
                 addend, factor = either_then(special, addend, factor, *one)
             if code.nearest:
-                nearest = jnp.maximum(nearest, plgpu.load(nearest_ends.at[row, other], mask=there, other=-1))
+                end = jnp.maximum(end, plgpu.load(nearest_ends.at[row, other], mask=there, other=-1))
         if which == "results":
-            addend, factor = over_positions(special, addend, factor, position)
+            addend, factor = over_positions(special, by_row(special, addend), by_row(special, factor))
             state = last_position(special, either_step(special, addend, factor, state))
         if code.nearest:
-            nearest = last_position(special, highest_over_positions(special, nearest))
+            nearest = jnp.maximum(last_position(special, highest_over_positions(special, by_row(special, end))), nearest)
         return state, nearest
 
     at_once = plan.positions * BEFORE_AT_ONCE
@@ -491,7 +506,7 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
     """Rows scanned tile by tile; a carry goes from tile to tile.
 
     The pass is "results", or for rows split over programs first "nearest" (each segment's last valid step) and "totals" (each segment as one
-    affine map). `plan.ahead` of the next tiles are loaded before this one is scanned.
+    affine map). With `plan.ahead` the next tile is loaded before this one is scanned.
     """
     code, plan, dtype, lanes = special.code, special.plan, special.dtype, (special.lanes,)
     steps, tile_steps, reads_of = plan.steps, plan.block_steps, range(len(code.sources))
@@ -514,27 +529,25 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
     fixed = {i: converted(load(special, refs, code.sources[i], places, rows), code.flag[i], dtype) for i in reads_of if code.at[i] in (NUMBER, ROW)}
     trails = [i for i in reads_of if code.behind[i] >= 0 and code.at[i] != NEAREST and which != "nearest"]
     trailing = [
-        movable(jnp.broadcast_to(load_one(special, i, refs, places, rows, time(special, q - 1)), lanes), code.flag[i]) for i in trails
+        by_row(special, movable(jnp.broadcast_to(load_one(special, i, refs, places, rows, time(special, q - 1)), lanes), code.flag[i])) for i in trails
     ]  # fmt: skip
 
     def tile(block, carry):
         state, addend_before, factor_before, nearest_before, trailing, ahead = carry
         first_here = first + block * tile_steps
         if ahead:
-            new = load_tile(which, special, refs, places, rows, first_here + plan.ahead * tile_steps, block + plan.ahead < plan.blocks)
-            loaded, ahead = ahead[0], [*ahead[1:], new]
+            loaded, ahead = ahead, load_tile(which, special, refs, places, rows, first_here + tile_steps, block + 1 < plan.blocks)
         else:
             loaded = load_tile(which, special, refs, places, rows, first_here, True)
         ts = times(special, first_here)
         insides = [jnp.broadcast_to(_both(rows, in_window(special, time(special, first_here + k))), lanes) for k in range(steps)]
-        nearest = nearest_before
         if code.nearest:
             found = jnp.full(lanes, -1, jnp.int32)
             for k in range(steps):
                 found = jnp.where(insides[k] & converted(loaded[code.valid_taps[0]][k], True, dtype), first_here + k, found)
-            found = highest_over_positions(special, found)
-            nearest = jnp.maximum(position_before(special, found, nearest_before, position, scratch), nearest_before)
-            nearest_before = jnp.maximum(last_position(special, found), nearest_before)
+            found = jnp.maximum(highest_over_positions(special, by_row(special, found)), nearest_before)
+            nearest = by_lane(special, position_before(special, found, nearest_before), scratch)
+            nearest_before = last_position(special, found)
         if which == "nearest":
             return state, addend_before, factor_before, nearest_before, trailing, ahead
 
@@ -549,8 +562,8 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
                 store_kept(special, kept, row, rows, ts, expected[i])
         carried, beyond_tile = {}, []
         for i, before in zip(trails, trailing, strict=True):
-            last = movable(jnp.broadcast_to(converted(loaded[code.behind[i]][-1], code.flag[i], dtype), lanes), code.flag[i])
-            carried[i] = converted(position_before(special, last, before, position, scratch), code.flag[i], dtype)
+            last = by_row(special, movable(jnp.broadcast_to(converted(loaded[code.behind[i]][-1], code.flag[i], dtype), lanes), code.flag[i]))
+            carried[i] = converted(by_lane(special, position_before(special, last, before), scratch), code.flag[i], dtype)
             beyond_tile.append(last_position(special, last))
         for i in reads_of:
             if code.at[i] == NEAREST:
@@ -578,11 +591,12 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
         addend, factor = every[0][-1]
         for *_, one in every[1:]:
             addend, factor = either_then(special, addend, factor, *one)
-        addend, factor = over_positions(special, addend, factor, position)
+        addend, factor = over_positions(special, by_row(special, addend), by_row(special, factor))
         if which == "totals":
             total = either_then(special, addend_before, factor_before, last_position(special, addend), last_position(special, factor))
             return state, *total, nearest_before, beyond_tile, ahead
-        now_state = position_before(special, either_step(special, addend, factor, state), state, position, scratch)
+        reached = either_step(special, addend, factor, state)
+        now_state = by_lane(special, position_before(special, reached, state), scratch)
         made = []
         for here, outside, last, valid, one in every:
             beyond, now_state = now_state, either_step(special, *one, now_state)
@@ -595,12 +609,20 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
                     plgpu.store(outs[n].at[jnp.where(mask, row, special.num_rows) if special.interpret else row], at_step[n], mask=mask)
             else:
                 store(special, outs[n], places, rows, ts, [at_step[n] for at_step in made])
-        return last_position(special, now_state), addend_before, factor_before, nearest_before, beyond_tile, ahead
+        # where a row has one position, all its steps are taken one after another anyway
+        state = now_state if plan.positions == 1 else last_position(special, reached)
+        return state, addend_before, factor_before, nearest_before, beyond_tile, ahead
 
-    ahead = [load_tile(which, special, refs, places, rows, first + i * tile_steps, True) for i in range(plan.ahead)]
-    carry = (state, jnp.zeros(lanes, dtype), jnp.ones(lanes, dtype), nearest_before, trailing, ahead)
-    _, addend, factor, nearest, _, _ = lax.fori_loop(np.int32(0), np.int32(plan.blocks), tile, carry)
+    ahead = load_tile(which, special, refs, places, rows, first, True) if plan.ahead else {}
+    carry = (state, jnp.zeros(state.shape, dtype), jnp.ones(state.shape, dtype), nearest_before, trailing, ahead)
+
+    def turn(number, carry):
+        for within in range(plan.turn):
+            carry = tile(number * plan.turn + within, carry)
+        return carry
+
+    _, addend, factor, nearest, _, _ = lax.fori_loop(np.int32(0), np.int32(plan.blocks // plan.turn), turn, carry)
     hand_on = {"totals": (addend, factor), "nearest": (nearest,), "results": ()}[which]
     for out, value in zip(outs[: len(hand_on)], hand_on, strict=True):
         # the same from all positions
-        plgpu.store(out.at[row, segment], value, mask=None if rows is True else rows)
+        plgpu.store(out.at[row, segment], by_lane(special, value, scratch), mask=None if rows is True else rows)

@@ -36,9 +36,9 @@ def _plan(call: Call) -> Plan:
     steps_are_contiguous = math.prod(call.shape[call.time_axis + 1 :]) == 1 or num_rows == 1 or call.steps == 1
     if not scan_primitive.AVAILABLE:
         _say_that_it_is_slow()
-    layout, reads = "rows" if steps_are_contiguous else "columns", program(call.wiring).reads
+    layout, code = "rows" if steps_are_contiguous else "columns", program(call.wiring)
     # of a multiprocessor's memory, XLA gives most to shared memory where a kernel has any
-    return plan(layout, num_rows, call.steps, reads, exchange=scan_primitive.AVAILABLE, cached=False)
+    return plan(layout, num_rows, call.steps, code.reads, code.outputs, exchange=scan_primitive.AVAILABLE, cached=False)
 
 
 @functools.cache

@@ -104,8 +104,9 @@ def pulled_back_by(
                 found |= {one: gradient[..., None] * both[other] for one, other in ((name, weights), (weights, name)) if one in wanted}
         for name in derived.rows:
             found[name] = found[name] + made[of_rows(name)] if name in found else made[of_rows(name)]
-    nothing = library.constant(0.0)
-    return {name: found[name] if name in found else library.xp.broadcast_to(nothing, tuple(call.arrays[name].shape)) for name in wanted}
+    # a constant of its own is a kernel, so none is made for nothing
+    found |= {name: library.xp.broadcast_to(library.constant(0.0), tuple(call.arrays[name].shape)) for name in wanted if name not in found}
+    return {name: found[name] for name in wanted}
 
 
 def _argument(call: Call, name: str) -> Argument:

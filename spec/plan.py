@@ -29,7 +29,9 @@ class Plan:
         steps: of a position.
         segments: programs that share a row, each with an equal run of tiles.
         blocks: tiles of a segment, one after another.
-        depth: tiles that are loaded before they are needed, if there are so many; 1 or 2.
+        abreast: neighbouring rows of a thread, where neighbours in memory are rows: they are loaded at once.
+        turn: tiles of one turn of the loop over tiles; it divides their number. Of two, what was loaded ahead stays in its registers until it is scanned. From
+            one turn to the next it is moved to others, and to be moved it is waited for.
     """
 
     layout: Literal["rows", "columns"]
@@ -38,12 +40,17 @@ class Plan:
     steps: int
     segments: int
     blocks: int
-    depth: int = 1
+    abreast: int = 1
+    turn: int = 1
+
+    def __post_init__(self) -> None:
+        if self.blocks % self.turn:
+            raise ValueError(f"{self.blocks} tiles are no whole turns of {self.turn}")
 
     @property
-    def ahead(self) -> int:
-        """Tiles that are loaded before the one that is scanned is done."""
-        return min(self.depth, self.blocks - 1)
+    def ahead(self) -> bool:
+        """Whether the next tile is loaded before the one that is scanned is done."""
+        return self.blocks > 1
 
     @property
     def block_steps(self) -> int:
@@ -56,7 +63,7 @@ class Plan:
 
     @property
     def num_warps(self) -> int:
-        return max(1, self.rows * self.positions // WARP)
+        return max(1, self.rows * self.positions // (WARP * self.abreast))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +74,8 @@ class Tuning:
         lanes: of a program, where steps are contiguous; some of rows that are several tiles, and some of rows that are one.
         warps: that are wanted where rows are contiguous, where a warp's lanes are rows: positions are added until there are so many.
         positions: the fewest and the most of these, where rows are long enough.
-        reads: with as few as the first, a thread has registers to spare, and twice as many warps are wanted; with more than the second a program of the
-            most positions would not have registers enough, and gets half.
-        narrow: from so many contiguous rows on, and below so many, programs have half as many, for there would be too few of them; and where reads are few,
-            two tiles are loaded ahead, for one would be too few bytes under way.
+        reads: of a step, up to which a thread has eight steps of a contiguous row, and up to which it has them where programs are few.
+        narrow: from so many contiguous rows on, and below so many, programs have half as many, for there would be too few of them.
         programs: that are wanted, in warps of `rows` and in programs of `columns`; rows are split until there are so many.
         shortest: steps of a segment; shorter ones cost more in reading each other's totals than they gain.
         segments: the most that share a row.
@@ -86,9 +91,9 @@ class Tuning:
     segments: int
 
 
-# NVIDIA H200, 2026-11-29, float32 GAE at 32768 x 8 to 1 x 4194304 and the other recurrences at 16384 x 512. Other GPUs of compute capability 8 and
-# more have warps, registers and bytes in a load alike; what differs, multiprocessors and bandwidth, is what `rlscan-crosscheck tune` is for.
-MEASURED = Tuning(lanes=(64, 128), warps=2048, positions=(4, 16), reads=(2, 4), narrow=(2048, 8192), programs=(2048, 128), shortest=512, segments=2048)
+# NVIDIA H200, 2026-11-30, float32 GAE at 32768 x 8 to 1 x 4194304 and the other recurrences at 16384 x 512 and 4096 x 2048. Other GPUs of compute
+# capability 8 and more have warps, registers and bytes in a load alike; what differs, multiprocessors and bandwidth, is what `rlscan-crosscheck tune` is for.
+MEASURED = Tuning(lanes=(64, 128), warps=2048, positions=(2, 16), reads=(3, 4), narrow=(2048, 8192), programs=(2048, 128), shortest=512, segments=2048)
 
 
 def tuning_file() -> Path:
@@ -124,9 +129,16 @@ TUNING = _in_use()
 
 @functools.cache
 def plan(
-    layout: Literal["rows", "columns"], num_rows: int, steps: int, reads: int, exchange: bool = True, cached: bool = True, tuning: Tuning = TUNING
+    layout: Literal["rows", "columns"],
+    num_rows: int,
+    steps: int,
+    reads: int,
+    outputs: int = 1,
+    exchange: bool = True,
+    cached: bool = True,
+    tuning: Tuning = TUNING,
 ) -> Plan:
-    """The plan for `num_rows` rows of `steps` steps, with so many reads at each step.
+    """The plan for `num_rows` rows of `steps` steps, with so many reads at each step, and so many outputs.
 
     Without `exchange`, it is one in which no position needs to know of another. Without `cached`, there is little cache beside shared memory, and what a
     program leaves of a sector is not at hand when its neighbour wants it: it takes whole sectors, of as many rows as a warp. Nothing is added up in
@@ -135,38 +147,51 @@ def plan(
     if not exchange:
         each = min(8, power_of_two(steps))
         return Plan("columns", WARP, 1, each, 1, -(-steps // each))
-    depth = 1
+    abreast = turn = 1
     if layout == "rows":
         # the more steps a thread has, the fewer there are to be scanned over lanes; they cost registers, which few programs have to spare
-        most_reads = tuning.reads[0] + 1 if num_rows * WARP >= tuning.programs[0] * tuning.lanes[0] else tuning.reads[1]
+        most_reads = tuning.reads[0] if num_rows * WARP >= tuning.programs[0] * tuning.lanes[0] else tuning.reads[1]
         each = 2 * AT_ONCE if steps >= 2 * WARP * AT_ONCE and reads <= most_reads else AT_ONCE
         positions = min(WARP, power_of_two(-(-steps // each)))
         lanes = tuning.lanes[steps <= positions * each]
         rows = max(WARP, min(lanes, positions * power_of_two(num_rows))) // positions
     else:
-        each = min(8, power_of_two(-(-steps // 2)))
-        rows = WARP
-        few = reads <= tuning.reads[0]
+        narrow = tuning.narrow[0] <= num_rows < tuning.narrow[1]
+        rows = WARP // 2 if narrow else min(WARP, power_of_two(num_rows))
+        times, limit, each, abreast, turn = _columns(reads, outputs, narrow)
         fewest, most = tuning.positions
-        most = most // 2 if reads > tuning.reads[1] else most
-        positions = max(fewest, min(most, power_of_two(tuning.warps * (1 + few) * rows // num_rows)))
-        if tuning.narrow[0] <= num_rows < tuning.narrow[1]:
-            rows = WARP // 2
-            if reads == tuning.reads[0] + 1:
-                # as many registers in a program, for twice as many warps
-                positions, each = 2 * positions, max(1, each // 2)
-            elif few:
-                depth = 2
-            else:
-                positions = min(positions, tuning.positions[1] // 2)
+        positions = max(fewest, min(int(most * limit), power_of_two(int(tuning.warps * times) * WARP // num_rows)))
+        if num_rows < WARP:
+            # all lanes have something to do
+            positions = min(WARP, positions * WARP // rows)
+        each = min(each, power_of_two(-(-steps // 4)))
         positions = min(positions, power_of_two(-(-steps // each)))
     blocks = -(-steps // (positions * each))
     warps = rows * positions // WARP if layout == "rows" else 1
     segments = max(1, min(tuning.programs[layout == "columns"] // (-(-num_rows // rows) * warps), steps // tuning.shortest, tuning.segments))
     per_segment = -(-blocks // segments)
+    if per_segment == 1 or (per_segment == 2 and layout == "rows"):
+        turn = per_segment
+    per_segment += -per_segment % turn
     if layout == "columns" and not cached:
-        rows = WARP
-    return Plan(layout, rows, positions, each, -(-blocks // per_segment), per_segment, depth)
+        rows = max(rows, min(WARP, power_of_two(num_rows)))
+    return Plan(layout, rows, positions, each, -(-blocks // per_segment), per_segment, abreast, turn)
+
+
+def _columns(reads: int, outputs: int, narrow: bool) -> tuple[float, float, int, int, int]:
+    """Of contiguous rows: how many times as many positions as else are wanted, and are the most; steps, neighbouring rows and tiles of a turn of a thread.
+
+    Measured as `MEASURED` is: a multiprocessor holds as many programs as it has registers for, and how many they take no formula says.
+    """
+    if outputs > 2 or reads > 5:
+        return 1, 0.5 if reads > 5 else 1, 8, 1, 1
+    if reads <= 2:
+        return 2, 2, 8, 2, 1
+    if reads == 3:
+        return 1, 1, 8, 1, 2
+    if reads == 4:
+        return 2, 1, 8 if narrow else 4, 2, 1
+    return 2, 1, 8, 2, 2 if narrow else 1
 
 
 def power_of_two(n: int) -> int:

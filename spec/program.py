@@ -62,6 +62,10 @@ class Program:
         """How many elements are loaded at each step: what trails the scan is in registers."""
         return sum(at not in (ROW, NUMBER) and behind < 0 for at, behind in zip(self.at, self.behind, strict=True))
 
+    @property
+    def outputs(self) -> int:
+        return len(self.last_only)
+
 
 @functools.cache
 def program(wiring: Wiring) -> Program:

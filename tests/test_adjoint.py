@@ -217,6 +217,34 @@ def test_a_gradient_that_nothing_flows_to_is_0_and_starts_no_kernel():
     np.testing.assert_array_equal(found["rewards"], np.zeros_like(rewards))
 
 
+@pytest.mark.parametrize("op", ["gae", "vtrace", "retrace", "affine_scan"])
+def test_nothing_but_kernels_is_started_for_gradients(op):
+    """A constant of its own is a kernel that fills it: half of what PyTorch did for a gradient was that once."""
+    torch, launch = pytest.importorskip("torch"), pytest.importorskip("rlscan.torch_triton.launch")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from rlscan.torch_triton.arrays import Tensors, WholeTensors
+
+    started = []
+
+    class Recorded(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            started.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    recurrence = RECURRENCES[op]
+    arguments = draw(recurrence, unmasked(recurrence)[0], (3, 5), -1)
+    given = {name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in arguments.items()}
+    call = check(recurrence, given, Tensors())
+    came_in = {name: torch.ones(call.shape) for name in recurrence.output_names}
+    kernels = pytest.importorskip("triton") and (lambda one: tuple(new() for new in launch.Prepared(one).news))
+    with torch.no_grad(), Recorded():
+        assert pulled_back_by(kernels, WholeTensors(call.dtype, call.device), call, came_in, differentiated(call)) is not None
+    assert started
+    # the tests have PyTorch fill what is empty
+    assert set(started) <= {"aten::empty_strided", "aten::empty_like", "aten::empty", "aten::view", "aten::fill_"}
+
+
 # --- on the backends ---
 
 

@@ -13,7 +13,7 @@ from rlscan.crosscheck import __main__ as command
 from rlscan.crosscheck import bench, bench_report, counters, pages, ratios, workloads
 from rlscan.crosscheck.baselines import BASELINES, Baseline
 from rlscan.crosscheck.bench import NUMPY, PLAIN, RLSCAN, Bench, Entry, Found, HostCall, Row, judged, judgements
-from rlscan.crosscheck.engines import ENGINES, LOOPED, JaxEngine, NumPyEngine, Timing
+from rlscan.crosscheck.engines import ENGINES, NumPyEngine, Timing, between
 from rlscan.crosscheck.ppo import Sizes, Update, measure
 from rlscan.crosscheck.workloads import GIVEN, LAYOUTS, PIECE, TARGETS, Workload
 from rlscan.spec.calls import check
@@ -25,7 +25,6 @@ REPORTS = Path(__file__).resolve().parent.parent / "docs" / "reports"
 
 FRAMEWORKS = [pytest.param(name, marks=pytest.mark.skipif(ENGINES[name].missing("cpu") is not None, reason=f"no {name}")) for name in ("torch", "jax")]
 needs_torch = pytest.mark.skipif(ENGINES["torch"].missing("cpu") is not None, reason="torch is not installed")
-needs_jax = pytest.mark.skipif(ENGINES["jax"].missing("cpu") is not None, reason="jax is not installed")
 
 VARIANTS = [
     *(Workload(op, 6, 37, layout) for op in GIVEN for layout in LAYOUTS),
@@ -36,7 +35,7 @@ VARIANTS = [
 
 def made_row(**changes) -> Row:
     row = Row("large", RLSCAN, "torch", "cuda", "gae", "batch", 16384, 512, "", "large batch", size=100, distance=0.5, checked=1.0, method="events")
-    return dataclasses.replace(row, **{"us": 10.0, "low": 9.0, "high": 12.0, "copy_us": 9.5, "loop_us": 9.0} | changes)
+    return dataclasses.replace(row, **{"us": 10.0, "low": 9.0, "high": 12.0, "copy_us": 9.5, "trace_us": 9.0} | changes)
 
 
 def made() -> Found:
@@ -45,7 +44,7 @@ def made() -> Found:
     rows = [
         made_row(),
         made_row(rows=4096, us=20.0),
-        made_row(framework="jax", us=9.9, method="loop", loop_us=9.9),
+        made_row(framework="jax", us=9.9, method="trace", trace_us=None),
         made_row(target="short", steps=128, copy_us=9.0),
         made_row(op="vtrace", failure="does not agree", us=None, low=None, high=None, copy_us=None),
         made_row(implementation=PLAIN, us=30.0, target=None),
@@ -121,33 +120,28 @@ def test_the_compiled_baselines_agree_before_they_are_compiled(name, monkeypatch
     assert row.failure is None
 
 
-@needs_jax
-def test_a_loop_calls_every_time_and_computes_all_results():
-    """The time of the loop grows with the call's, though all calls are alike and one element of each result is read."""
-    engine = JaxEngine("cpu")
-    jax = importlib.import_module("jax")
-
-    def heavy(operands):
-        x = operands["x"]
-        for _ in range(8):
-            x = jax.numpy.sin(x)
-        return (x,)
-
-    # where there is a GPU, that is where JAX would go
-    with jax.default_device(jax.devices("cpu")[0]):
-        small, large = (float(np.median(engine.looped(heavy, {"x": np.ones(size, np.float32)}))) for size in (1000, 1_000_000))
-        once = engine.wall_time(heavy, {"x": np.ones(1_000_000, np.float32)}).us / 1e6
-    assert large > 3 * small
-    # a loop that called once instead of that often would take that small a part
-    assert large > 5 * once / LOOPED["jax"]
+WRITE = ("write", 100.0)
 
 
-@needs_jax
-@pytest.mark.parametrize("op", ["gae", "retrace", "episodic_prefix_sum"])
-def test_every_form_of_results_goes_through_the_loop(op):
-    workload = Workload(op, 2, 3)
-    operands = workloads.arguments(workload)
-    assert min(JaxEngine("cpu", quick=True).looped(Entry("test", workload, "jax", "cpu").function(), operands)) > 0
+def test_a_call_lasts_from_its_first_kernel_to_its_last():
+    """Gaps between its kernels are in it, what is written before it is not, and one of its kernels may have the name of what writes."""
+    first = [(0, 99, "write"), (100, 201, "write"), (205, 207, "one"), (208, 211, "write"), (210, 212, "two")]
+    second = [(215, 310, "write"), (311, 412, "write"), (413, 414, "one")]
+    assert between(first + second, WRITE, writes=2, calls=2) == pytest.approx([7e-6, 1e-6])
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [(0, 100, "write"), (101, 102, "one")],
+        [(0, 100, "write"), (101, 102, "one"), (103, 203, "write")],
+        [(0, 1, "one"), (2, 102, "write"), (103, 104, "one"), (105, 205, "write"), (206, 207, "one")],
+        [(0, 100, "write"), (100, 101, "one"), (101, 201, "write"), (201, 202, "one"), (203, 303, "write")],
+    ],
+)
+def test_a_trace_of_something_else_is_no_time(events):
+    with pytest.raises(RuntimeError, match=r"ran between|the profiler recorded"):
+        between(events, WRITE, writes=1, calls=2)
 
 
 def test_long_rows_are_cut_so_that_the_oracle_need_not_see_all():

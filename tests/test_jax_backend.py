@@ -239,7 +239,9 @@ def test_the_plan_is_that_of_a_row_major_tensor(shape):
     for time_axis in range(len(shape)):
         call = checked(recurrence, in_jax(draw(recurrence, variants(recurrence)[0], shape, time_axis)))
         place = geometry(call, {name: (array.shape, contiguous(array.shape)) for name, array in call.arrays.items()}, contiguous(shape))
-        assert launch._plan(call) == plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps, program(call.wiring).reads)
+        code = program(call.wiring)
+        layout = "rows" if place.steps_are_contiguous else "columns"
+        assert launch._plan(call) == plan(layout, place.num_rows, place.steps, code.reads, code.outputs)
 
 
 def lowered_kernels(recurrence, arguments, chosen=None):

@@ -12,8 +12,8 @@ LAYOUTS = ["rows", "columns"]
 def test_every_step_is_in_a_tile_and_whole_tiles_hold_nothing_else(layout, num_rows):
     """Kernels compare no step with the window's end where all tiles are whole: then there must not be one that lies outside."""
     for steps in [*range(1, 300), *range(320, 20000, 64)]:
-        for reads in (2, 4, 5):
-            chosen = plan(layout, num_rows, steps, reads)
+        for reads, outputs in ((2, 1), (3, 2), (4, 3), (5, 2), (8, 2)):
+            chosen = plan(layout, num_rows, steps, reads, outputs)
             held = chosen.segments * chosen.blocks * chosen.block_steps
             assert held >= steps, chosen
             assert chosen.whole(steps) == (held == steps), chosen

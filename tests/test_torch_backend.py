@@ -124,6 +124,34 @@ def test_a_segment_without_a_valid_step_hands_on_what_it_gets(layout, device):
     assert wrong(problem, as_numpy(prepared({**call.arrays, **call.numbers}))) is None
 
 
+GUARD = 4096
+
+
+def guarded(x):
+    """The tensor between others, and all of it flat: NaN and set flags before and behind."""
+    whole = torch.full((x.numel() + 2 * GUARD,), float("nan") if x.is_floating_point() else True, dtype=x.dtype, device=x.device)
+    part = whole[GUARD : GUARD + x.numel()].view(x.shape)
+    part.copy_(x)
+    return part, whole
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+@pytest.mark.parametrize("shape", [(3, 1280), (2, 1792), (5, 70)], ids=str)
+@each_recurrence
+def test_kernels_stay_within_their_arrays(recurrence, shape, layout, device):
+    """By the plans that are used: those split rows into unequal segments, and tiles reach over ends of rows."""
+    variant = variants(recurrence)[-1]
+    shape, axis = (shape, -1) if layout == "rows" else (shape[::-1], 0)
+    problem = Problem("guarded", str(variant), recurrence, draw(recurrence, variant, shape, axis, seed=8, actions=2))
+    given = {name: guarded(x)[0] if isinstance(x, torch.Tensor) else x for name, x in tensors(problem.arguments, device).items()}
+    call, prepared = prepared_call(recurrence, given)
+    outs, wholes = zip(*(guarded(torch.full(shape, float("nan"), device=device)) for _ in recurrence.output_names), strict=True)
+    assert wrong(problem, as_numpy(prepared({**call.arrays, **call.numbers}, outs))) is None
+    for whole in wholes:
+        assert bool(whole[:GUARD].isnan().all())
+        assert bool(whole[-GUARD:].isnan().all())
+
+
 @each_recurrence
 def test_kernels_get_the_caller_s_tensors_themselves(recurrence, device):
     """No cast, no copy, no transposition: neither of half precision, nor of flags of other types, nor of strided or repeated arrays."""
@@ -397,10 +425,10 @@ def test_the_longest_list_of_kept_calls_is_short(monkeypatch, device):
 
 
 SIZES = {
-    "rows": (-1, [(rows, steps) for rows in (4096, 8192, 16384) for steps in (512, 1024, 2048)]),
+    "rows": (-1, [(rows, steps) for rows in (4096, 8192, 16384) for steps in (1024, 1536, 2048)]),
     "rows of odd sizes": (-1, [(rows, steps) for rows in (4097, 4099, 9001) for steps in (1001, 1003, 2007)]),
-    "columns": (0, [(steps, rows) for rows in (16384, 24576, 32768) for steps in (1024, 1536, 2048)]),
-    "columns of odd sizes": (0, [(steps, rows) for rows in (16387, 20001, 32769) for steps in (1001, 1003, 2007)]),
+    "columns": (0, [(steps, rows) for rows in (24576, 32768, 49152) for steps in (1024, 1536, 2048)]),
+    "columns of odd sizes": (0, [(steps, rows) for rows in (24577, 32769, 40001) for steps in (1001, 1003, 2007)]),
 }
 
 

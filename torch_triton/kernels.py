@@ -355,21 +355,21 @@ def over_actions(values, weights, value_offset, weight_offset, first, position, 
                 total = with_actions(total, value_at, weight_at, action + some, stored, strides, ACTION_STRIDES, COMPUTE)
         totals = totals + (total,)
     if DEALT:
-        return dealt(totals, position, ROWS, POSITIONS, STEPS)
+        return dealt(totals, ROWS, POSITIONS, STEPS)
     else:
         return totals
 
 
 @triton.jit
-def dealt(x, position, ROWS: tl.constexpr, POSITIONS: tl.constexpr, STEPS: tl.constexpr):
+def dealt(x, ROWS: tl.constexpr, POSITIONS: tl.constexpr, STEPS: tl.constexpr):
     """A tile whose neighbours in time are neighbouring lanes, as one in which they are a position's."""
     own = ()
     for k in tl.static_range(STEPS):
-        source = tl.arange(0, POSITIONS) * STEPS + k
-        found = taken(x[0], source % POSITIONS, ROWS, POSITIONS, True)
+        source = index_of(by_row(x[0], ROWS, POSITIONS, True), True) * STEPS + k
+        found = taken(by_row(x[0], ROWS, POSITIONS, True), source % POSITIONS, True)
         for i in tl.static_range(1, STEPS):
-            found = tl.where((position * STEPS + k) // POSITIONS == i, taken(x[i], source % POSITIONS, ROWS, POSITIONS, True), found)
-        own = own + (found,)
+            found = tl.where(source // POSITIONS == i, taken(by_row(x[i], ROWS, POSITIONS, True), source % POSITIONS, True), found)
+        own = own + (tl.reshape(found, x[0].shape),)
     return own
 
 
@@ -433,42 +433,61 @@ def offsets_of(places, strides, PATTERN: tl.constexpr, COUNT: tl.constexpr, FIRS
 
 
 @triton.jit
-def taken(x, index, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTIGUOUS: tl.constexpr):
-    """What the positions of `index` have, in each row."""
-    if CONTIGUOUS:
-        # in two axes Triton sees that nothing crosses warps
-        return tl.reshape(tl.gather(tl.reshape(x, [ROWS, POSITIONS]), tl.broadcast_to(index[None, :], [ROWS, POSITIONS]), 1), [ROWS * POSITIONS])
-    else:
-        return tl.reshape(tl.gather(tl.reshape(x, [POSITIONS, ROWS]), tl.broadcast_to(index[:, None], [POSITIONS, ROWS]), 0), [ROWS * POSITIONS])
-
-
-@triton.jit
-def pinned(x, scratch, never):
-    """x, distributed over threads like what is loaded from `scratch`: a load that never happens stops Triton from spreading the layout in which
-    lanes exchange something to all arithmetic that follows."""
-    return tl.load(scratch.to(tl.pointer_type(x.dtype), bitcast=True), mask=never, other=x)
-
-
-@triton.jit
-def position_before(x, first, position, scratch, never, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTIGUOUS: tl.constexpr):
-    """What the position before each one has, and `first` at a row's first."""
-    if POSITIONS == 1:
-        return first
-    else:
-        before = tl.where(position == 0, first, taken(x, tl.maximum(tl.arange(0, POSITIONS) - 1, 0), ROWS, POSITIONS, CONTIGUOUS))
-        if CONTIGUOUS:
-            return before
-        else:
-            return pinned(before, scratch, never)
-
-
-@triton.jit
-def last_position(x, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTIGUOUS: tl.constexpr):
-    """What the last position of the row has, at all of them."""
+def by_row(x, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTIGUOUS: tl.constexpr):
+    """What lanes have, with an axis of positions, in which they hand things to each other."""
     if POSITIONS == 1:
         return x
+    elif CONTIGUOUS:
+        # in two axes Triton sees that nothing crosses warps
+        return tl.reshape(x, [ROWS, POSITIONS])
     else:
-        return taken(x, tl.full([POSITIONS], POSITIONS - 1, tl.int32), ROWS, POSITIONS, CONTIGUOUS)
+        return tl.reshape(x, [POSITIONS, ROWS])
+
+
+@triton.jit
+def by_lane(x, scratch, never, CONTIGUOUS: tl.constexpr):
+    """What `by_row` undoes."""
+    if len(x.shape) == 1:
+        return x
+    elif CONTIGUOUS:
+        return tl.reshape(x, [x.numel])
+    else:
+        # a load that never happens stops Triton from spreading the layout in which lanes exchange something to all arithmetic that follows
+        return tl.load(scratch.to(tl.pointer_type(x.dtype), bitcast=True), mask=never, other=tl.reshape(x, [x.numel]))
+
+
+@triton.jit
+def index_of(x, CONTIGUOUS: tl.constexpr):
+    """The position of each element of what is by row."""
+    if CONTIGUOUS:
+        return tl.broadcast_to(tl.arange(0, x.shape[1])[None, :], x.shape)
+    else:
+        return tl.broadcast_to(tl.arange(0, x.shape[0])[:, None], x.shape)
+
+
+@triton.jit
+def taken(x, index, CONTIGUOUS: tl.constexpr):
+    """What the positions of `index` have, in each row."""
+    return tl.gather(x, index, 1 if CONTIGUOUS else 0)
+
+
+@triton.jit
+def position_before(x, first, CONTIGUOUS: tl.constexpr):
+    """What the position before each one has, and `first` at a row's first."""
+    if len(x.shape) == 1:
+        return first
+    else:
+        position = index_of(x, CONTIGUOUS)
+        return tl.where(position == 0, first, taken(x, tl.maximum(position - 1, 0), CONTIGUOUS))
+
+
+@triton.jit
+def last_position(x, CONTIGUOUS: tl.constexpr):
+    """What the last position of the row has, at all of them."""
+    if len(x.shape) == 1:
+        return x
+    else:
+        return taken(x, tl.full(x.shape, x.shape[1 if CONTIGUOUS else 0] - 1, tl.int32), CONTIGUOUS)
 
 
 @triton.jit
@@ -497,38 +516,35 @@ def either_step(addend, factor, state, FADING: tl.constexpr):
 
 
 @triton.jit
-def over_positions(addend, factor, position, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTIGUOUS: tl.constexpr, FADING: tl.constexpr):
+def over_positions(addend, factor, CONTIGUOUS: tl.constexpr, FADING: tl.constexpr):
     """Each position's map after those of all before it in its row."""
-    if POSITIONS == 1:
+    if len(addend.shape) == 1:
         return addend, factor
     elif CONTIGUOUS:
-        addend, factor = tl.reshape(addend, [ROWS, POSITIONS]), tl.reshape(factor, [ROWS, POSITIONS])
         if FADING:
-            addend, factor = tl.associative_scan((addend, factor), 1, fading_then)
+            return tl.associative_scan((addend, factor), 1, fading_then)
         else:
-            addend, factor = tl.associative_scan((addend, factor), 1, then)
-        return tl.reshape(addend, [ROWS * POSITIONS]), tl.reshape(factor, [ROWS * POSITIONS])
+            return tl.associative_scan((addend, factor), 1, then)
     else:
         # by doubling, for here positions are warps: a scan across warps is added up in an order that differs from compiler to compiler
-        for i in tl.static_range(5):
-            if (1 << i) < POSITIONS:
-                source = tl.maximum(tl.arange(0, POSITIONS) - (1 << i), 0)
+        position = index_of(addend, CONTIGUOUS)
+        for i in tl.static_range(10):
+            if (1 << i) < addend.shape[0]:
+                source = tl.maximum(position - (1 << i), 0)
                 there = position >= (1 << i)
-                before_addend = tl.where(there, taken(addend, source, ROWS, POSITIONS, CONTIGUOUS), 0.0)
-                before_factor = tl.where(there, taken(factor, source, ROWS, POSITIONS, CONTIGUOUS), 1.0)
+                before_addend = tl.where(there, taken(addend, source, CONTIGUOUS), 0.0)
+                before_factor = tl.where(there, taken(factor, source, CONTIGUOUS), 1.0)
                 addend, factor = either_then(before_addend, before_factor, addend, factor, FADING)
         return addend, factor
 
 
 @triton.jit
-def highest_over_positions(x, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTIGUOUS: tl.constexpr):
+def highest_over_positions(x, CONTIGUOUS: tl.constexpr):
     """For each position, the highest of its row up to it."""
-    if POSITIONS == 1:
+    if len(x.shape) == 1:
         return x
-    elif CONTIGUOUS:
-        return tl.reshape(tl.associative_scan(tl.reshape(x, [ROWS, POSITIONS]), 1, higher), [ROWS * POSITIONS])
     else:
-        return tl.reshape(tl.associative_scan(tl.reshape(x, [POSITIONS, ROWS]), 0, higher), [ROWS * POSITIONS])
+        return tl.associative_scan(x, 1 if CONTIGUOUS else 0, higher)
 
 
 @triton.jit(do_not_specialize=PLAIN)
@@ -539,11 +555,11 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                 TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr, VALIDITY: tl.constexpr,
                 VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, LAST_ONLY: tl.constexpr, IS_NEAREST: tl.constexpr, BACKWARD: tl.constexpr,
                 SEEDED: tl.constexpr, FADING: tl.constexpr, COMPUTE: tl.constexpr, CONTIGUOUS: tl.constexpr, BLOCK_ROWS: tl.constexpr, POSITIONS: tl.constexpr,
-                STEPS: tl.constexpr, WHOLE: tl.constexpr, ALL_ROWS: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr):  # fmt: skip
+                STEPS: tl.constexpr, WHOLE: tl.constexpr, ALL_ROWS: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr, TURN: tl.constexpr):  # fmt: skip
     """Rows scanned tile by tile; a carry goes from tile to tile.
 
     PASS is "results", or for rows split over programs first "nearest" (each segment's last valid step) and "totals" (each segment as one
-    affine map). AHEAD: so many of the next tiles are loaded before this one is scanned, none, one or two.
+    affine map). AHEAD: the next tile is loaded before this one is scanned.
     """
     NUM: tl.constexpr = len(arrays)
     LANES: tl.constexpr = BLOCK_ROWS * POSITIONS
@@ -570,12 +586,14 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
     state = nothing
     if SEEDED:
         state = tl.load(seed + row_offset(places, scaled, PATTERN, NUM + len(edges)), mask=rows, other=0).to(COMPUTE)
-    nearest_before = tl.zeros([LANES], tl.int32) - 1
+    # what goes from tile to tile is by row, and the same at all positions
+    state = by_row(state, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
+    nearest_before = by_row(tl.zeros([LANES], tl.int32) - 1, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
     if SPLIT and PASS != "nearest":
         for group in range((segment + POSITIONS * BEFORE - 1) // (POSITIONS * BEFORE)):
             before_addend = nothing
             before_factor = nothing + 1
-            before_end = nearest_before
+            before_end = tl.zeros([LANES], tl.int32) - 1
             for k in tl.static_range(BEFORE):
                 other = (group * POSITIONS + position) * BEFORE + k
                 there = rows & (other < segment)
@@ -586,12 +604,14 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                 if IS_NEAREST:
                     before_end = tl.maximum(before_end, tl.load(nearest_ends + slot + other, mask=there, other=-1))
             if PASS == "results":
-                before_addend, before_factor = over_positions(before_addend, before_factor, position, BLOCK_ROWS, POSITIONS, CONTIGUOUS, FADING)
-                state = last_position(either_step(before_addend, before_factor, state, FADING), BLOCK_ROWS, POSITIONS, CONTIGUOUS)
+                before_addend, before_factor = over_positions(by_row(before_addend, BLOCK_ROWS, POSITIONS, CONTIGUOUS),
+                                                              by_row(before_factor, BLOCK_ROWS, POSITIONS, CONTIGUOUS), CONTIGUOUS, FADING)  # fmt: skip
+                state = last_position(either_step(before_addend, before_factor, state, FADING), CONTIGUOUS)
             if IS_NEAREST:
-                nearest_before = last_position(highest_over_positions(before_end, BLOCK_ROWS, POSITIONS, CONTIGUOUS), BLOCK_ROWS, POSITIONS, CONTIGUOUS)
-    total_addend = nothing
-    total_factor = nothing + 1
+                before_end = highest_over_positions(by_row(before_end, BLOCK_ROWS, POSITIONS, CONTIGUOUS), CONTIGUOUS)
+                nearest_before = tl.maximum(last_position(before_end, CONTIGUOUS), nearest_before)
+    total_addend = by_row(nothing, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
+    total_factor = total_addend + 1
 
     q = segment * blocks * TILE
     # numbers, what has no time, and what a read that trails the scan holds before the first step
@@ -605,163 +625,161 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
         else:
             fixed = fixed + (rows,)
         if BEHIND[j] >= 0 and AT[j] != NEAREST and PASS != "nearest":
-            trailing = trailing + (movable(load_one(arrays[j], row_offsets[j], edges, edge_offsets, time(q - 1, steps, BACKWARD), steps, rows, places, scaled,
-                                                    PATTERN, j, EDGE[j], FLAG[j], COMPUTE), FLAG[j]),)  # fmt: skip
+            trailed = load_one(arrays[j], row_offsets[j], edges, edge_offsets, time(q - 1, steps, BACKWARD), steps, rows, places, scaled, PATTERN, j, EDGE[j],
+                               FLAG[j], COMPUTE)  # fmt: skip
+            trailing = trailing + (by_row(movable(trailed, FLAG[j]), BLOCK_ROWS, POSITIONS, CONTIGUOUS),)
         else:
             trailing = trailing + (rows,)
 
     first = q + position * STEPS
     if AHEAD:
         ahead = load_tile(arrays, row_offsets, first, steps, rows, places, scaled, PASS, PATTERN, AT, BEHIND, VALID_TAPS, CONTIGUOUS, STEPS, WHOLE, BACKWARD)
-    if AHEAD == 2:
-        further = load_tile(arrays, row_offsets, first + TILE, steps, rows, places, scaled, PASS, PATTERN, AT, BEHIND, VALID_TAPS, CONTIGUOUS, STEPS, WHOLE,
-                            BACKWARD)  # fmt: skip
-    for block in range(blocks):
-        if AHEAD:
-            loaded = ahead
-            new = load_tile(arrays, row_offsets, first + AHEAD * TILE, steps, rows & (block + AHEAD < blocks), places, scaled, PASS, PATTERN, AT, BEHIND,
-                            VALID_TAPS, CONTIGUOUS, STEPS, WHOLE, BACKWARD)  # fmt: skip
-            if AHEAD == 2:
-                ahead = further
-                further = new
+    for done in range(0, blocks, TURN):
+        for within in tl.static_range(TURN):
+            if AHEAD:
+                loaded = ahead
+                ahead = load_tile(arrays, row_offsets, first + TILE, steps, rows & (done + within + 1 < blocks), places, scaled, PASS, PATTERN, AT, BEHIND,
+                                  VALID_TAPS, CONTIGUOUS, STEPS, WHOLE, BACKWARD)  # fmt: skip
             else:
-                ahead = new
-        else:
-            loaded = load_tile(arrays, row_offsets, first, steps, rows, places, scaled, PASS, PATTERN, AT, BEHIND, VALID_TAPS, CONTIGUOUS, STEPS, WHOLE,
-                               BACKWARD)  # fmt: skip
-        ts = times(first, steps, CONTIGUOUS, STEPS, BACKWARD)
-        stored = stored_at(ts, steps, rows, True, CONTIGUOUS, WHOLE, BACKWARD)
-        insides = ()
-        for k in tl.static_range(STEPS):
-            insides = insides + (in_window(time(first + k, steps, BACKWARD), steps, rows, True, WHOLE, BACKWARD),)
-        nearest = nearest_before
-        if IS_NEAREST:
-            found = tl.zeros([LANES], tl.int32) - 1
+                loaded = load_tile(arrays, row_offsets, first, steps, rows, places, scaled, PASS, PATTERN, AT, BEHIND, VALID_TAPS, CONTIGUOUS, STEPS, WHOLE,
+                                   BACKWARD)  # fmt: skip
+            ts = times(first, steps, CONTIGUOUS, STEPS, BACKWARD)
+            stored = stored_at(ts, steps, rows, True, CONTIGUOUS, WHOLE, BACKWARD)
+            insides = ()
             for k in tl.static_range(STEPS):
-                found = tl.where(insides[k] & (loaded[VALID_TAPS[0] * STEPS + k] != 0), first + k, found)
-            found = highest_over_positions(found, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
-            nearest = tl.maximum(position_before(found, nearest_before, position, scratch, never, BLOCK_ROWS, POSITIONS, CONTIGUOUS), nearest_before)
-            nearest_before = tl.maximum(last_position(found, BLOCK_ROWS, POSITIONS, CONTIGUOUS), nearest_before)
-        if PASS != "nearest":
-            # what is read at each step, where it is not as it was loaded
-            kept = expectations
-            carried = ()
-            expected = ()
-            beyond_tile = ()
-            for j in tl.static_range(NUM):
-                if AT[j] == ACTIONS:
-                    if SPLIT and PASS == "results":
-                        expected = expected + load_kept(kept, row, ts, stored, num_rows, steps, CONTIGUOUS, BACKWARD)
-                    else:
-                        sums = over_actions(arrays[j], edges[EDGE[j]], row_offsets[j], edge_offsets[EDGE[j]], first, position, steps, rows, places, scaled,
-                                            num_actions, PATTERN, ACTION_STRIDES, ACTIONS_AT_ONCE, ONE_GROUP, j, NUM + EDGE[j], CONTIGUOUS, BLOCK_ROWS,
-                                            POSITIONS, STEPS, WHOLE, BACKWARD, COMPUTE)  # fmt: skip
-                        if SPLIT:
-                            store_kept(kept, sums, row, ts, stored, num_rows, steps, CONTIGUOUS, BACKWARD)
-                        expected = expected + sums
-                    kept += tl.cast(num_rows, tl.int64) * steps
-                else:
-                    expected = expected + filled(rows, STEPS)
-                if BEHIND[j] < 0:
-                    carried = carried + (rows,)
-                    beyond_tile = beyond_tile + (trailing[j],)
-                elif AT[j] == NEAREST:
-                    carried = carried + (load_one(arrays[j], row_offsets[j], edges, edge_offsets, time(nearest, steps, BACKWARD), steps, rows, places, scaled,
-                                                  PATTERN, j, EDGE[j], FLAG[j], COMPUTE),)  # fmt: skip
-                    beyond_tile = beyond_tile + (trailing[j],)
-                else:
-                    last = movable(converted(loaded[BEHIND[j] * STEPS + STEPS - 1], FLAG[j], COMPUTE), FLAG[j])
-                    carried = carried + (
-                        converted(position_before(last, trailing[j], position, scratch, never, BLOCK_ROWS, POSITIONS, CONTIGUOUS), FLAG[j], COMPUTE),
-                    )
-                    beyond_tile = beyond_tile + (last_position(last, BLOCK_ROWS, POSITIONS, CONTIGUOUS),)
-            trailing = beyond_tile
-
-            reads = ()
-            maps = ()
-            valids = ()
-            outsides = ()
-            for k in tl.static_range(STEPS):
-                here = ()
-                for j in tl.static_range(NUM):
-                    if AT[j] == NUMBER or AT[j] == ROW:
-                        here = here + (fixed[j],)
-                    elif AT[j] == ACTIONS:
-                        here = here + (expected[j * STEPS + k],)
-                    elif BEHIND[j] >= 0:
-                        here = here + (carried[j],)
-                    elif EDGE[j] >= 0:
-                        place = time(first + k, steps, BACKWARD) + (1 if AT[j] == FOLLOWING else -1)
-                        edge = converted(tl.load(edges[EDGE[j]] + edge_offsets[EDGE[j]], mask=rows, other=0), FLAG[j], COMPUTE)
-                        here = here + (tl.where((place >= 0) & (place < steps), converted(loaded[j * STEPS + k], FLAG[j], COMPUTE), edge),)
-                    else:
-                        here = here + (converted(loaded[j * STEPS + k], FLAG[j], COMPUTE),)
-                outside = nearest == -1 if IS_NEAREST else first + k == 0
-                last = first + k == steps - 1
-                valid = insides[k]
-                if VALIDITY == VALID_GIVEN:
-                    valid = valid & here[VALID_TAPS[0]]
-                elif VALIDITY != ALL_VALID:
-                    valid = valid & not_a_reset(*taps(here, outside, last, state, state, VALID_TAPS, VALID_CONSTANTS, COMPUTE))
-                alpha, beta = COEFFICIENTS(*taps(here, outside, last, state, state, TAPS, CONSTANTS, COMPUTE))
-                alpha, beta = skip(alpha.to(COMPUTE), beta.to(COMPUTE), valid)
-                maps = maps + (alpha, beta)
-                reads = reads + here
-                valids = valids + (valid,)
-                outsides = outsides + (outside,)
-                now = ()
-                for j in tl.static_range(NUM):
-                    if BEHIND[j] < 0:
-                        now = now + (rows,)
-                    elif AT[j] == NEAREST:
-                        now = now + (tl.where(valid, here[BEHIND[j]], carried[j]),)
-                    else:
-                        now = now + (here[BEHIND[j]],)
-                carried = now
-                if IS_NEAREST:
-                    nearest = tl.where(valid, first + k, nearest)
-
-            # the steps of each position as one map, then what comes before them
-            addend = maps[0]
-            factor = maps[1]
-            for k in tl.static_range(1, STEPS):
-                addend, factor = either_then(addend, factor, maps[2 * k], maps[2 * k + 1], FADING)
-            addend, factor = over_positions(addend, factor, position, BLOCK_ROWS, POSITIONS, CONTIGUOUS, FADING)
-            if PASS == "totals":
-                total_addend, total_factor = either_then(total_addend, total_factor, last_position(addend, BLOCK_ROWS, POSITIONS, CONTIGUOUS),
-                                                         last_position(factor, BLOCK_ROWS, POSITIONS, CONTIGUOUS), FADING)  # fmt: skip
-            else:
-                now_state = position_before(either_step(addend, factor, state, FADING), state, position, scratch, never, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
-                results = ()
+                insides = insides + (in_window(time(first + k, steps, BACKWARD), steps, rows, True, WHOLE, BACKWARD),)
+            if IS_NEAREST:
+                found = tl.zeros([LANES], tl.int32) - 1
                 for k in tl.static_range(STEPS):
-                    beyond = now_state
-                    now_state = either_step(maps[2 * k], maps[2 * k + 1], now_state, FADING)
+                    found = tl.where(insides[k] & (loaded[VALID_TAPS[0] * STEPS + k] != 0), first + k, found)
+                found = tl.maximum(highest_over_positions(by_row(found, BLOCK_ROWS, POSITIONS, CONTIGUOUS), CONTIGUOUS), nearest_before)
+                nearest = by_lane(position_before(found, nearest_before, CONTIGUOUS), scratch, never, CONTIGUOUS)
+                nearest_before = last_position(found, CONTIGUOUS)
+            if PASS != "nearest":
+                # what is read at each step, where it is not as it was loaded
+                kept = expectations
+                carried = ()
+                expected = ()
+                beyond_tile = ()
+                for j in tl.static_range(NUM):
+                    if AT[j] == ACTIONS:
+                        if SPLIT and PASS == "results":
+                            expected = expected + load_kept(kept, row, ts, stored, num_rows, steps, CONTIGUOUS, BACKWARD)
+                        else:
+                            sums = over_actions(arrays[j], edges[EDGE[j]], row_offsets[j], edge_offsets[EDGE[j]], first, position, steps, rows, places, scaled,
+                                                num_actions, PATTERN, ACTION_STRIDES, ACTIONS_AT_ONCE, ONE_GROUP, j, NUM + EDGE[j], CONTIGUOUS, BLOCK_ROWS,
+                                                POSITIONS, STEPS, WHOLE, BACKWARD, COMPUTE)  # fmt: skip
+                            if SPLIT:
+                                store_kept(kept, sums, row, ts, stored, num_rows, steps, CONTIGUOUS, BACKWARD)
+                            expected = expected + sums
+                        kept += tl.cast(num_rows, tl.int64) * steps
+                    else:
+                        expected = expected + filled(rows, STEPS)
+                    if BEHIND[j] < 0:
+                        carried = carried + (rows,)
+                        beyond_tile = beyond_tile + (trailing[j],)
+                    elif AT[j] == NEAREST:
+                        carried = carried + (load_one(arrays[j], row_offsets[j], edges, edge_offsets, time(nearest, steps, BACKWARD), steps, rows, places,
+                                                      scaled, PATTERN, j, EDGE[j], FLAG[j], COMPUTE),)  # fmt: skip
+                        beyond_tile = beyond_tile + (trailing[j],)
+                    else:
+                        last = movable(converted(loaded[BEHIND[j] * STEPS + STEPS - 1], FLAG[j], COMPUTE), FLAG[j])
+                        last = by_row(last, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
+                        before = by_lane(position_before(last, trailing[j], CONTIGUOUS), scratch, never, CONTIGUOUS)
+                        carried = carried + (converted(before, FLAG[j], COMPUTE),)
+                        beyond_tile = beyond_tile + (last_position(last, CONTIGUOUS),)
+                trailing = beyond_tile
+
+                reads = ()
+                maps = ()
+                valids = ()
+                outsides = ()
+                for k in tl.static_range(STEPS):
                     here = ()
                     for j in tl.static_range(NUM):
-                        here = here + (reads[k * NUM + j],)
-                    made = OUTPUTS(*taps(here, outsides[k], first + k == steps - 1, now_state, beyond, OUTPUT_TAPS, OUTPUT_CONSTANTS, COMPUTE))
-                    if len(outs) == 1:
-                        made = (made,)
-                    for j in tl.static_range(len(outs)):
-                        result = made[j]
-                        if VALIDITY != ALL_VALID and not LAST_ONLY[j]:
-                            result = nothing_where_invalid(result, valids[k])
-                        results = results + (result,)
-                state = last_position(now_state, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
-                # the last first: where flags and rewards lie differently, Triton 3.4 to 3.6 otherwise use a converted state before it is there
-                for n in tl.static_range(len(outs)):
-                    column = ()
+                        if AT[j] == NUMBER or AT[j] == ROW:
+                            here = here + (fixed[j],)
+                        elif AT[j] == ACTIONS:
+                            here = here + (expected[j * STEPS + k],)
+                        elif BEHIND[j] >= 0:
+                            here = here + (carried[j],)
+                        elif EDGE[j] >= 0:
+                            place = time(first + k, steps, BACKWARD) + (1 if AT[j] == FOLLOWING else -1)
+                            edge = converted(tl.load(edges[EDGE[j]] + edge_offsets[EDGE[j]], mask=rows, other=0), FLAG[j], COMPUTE)
+                            here = here + (tl.where((place >= 0) & (place < steps), converted(loaded[j * STEPS + k], FLAG[j], COMPUTE), edge),)
+                        else:
+                            here = here + (converted(loaded[j * STEPS + k], FLAG[j], COMPUTE),)
+                    outside = nearest == -1 if IS_NEAREST else first + k == 0
+                    last = first + k == steps - 1
+                    valid = insides[k]
+                    if VALIDITY == VALID_GIVEN:
+                        valid = valid & here[VALID_TAPS[0]]
+                    elif VALIDITY != ALL_VALID:
+                        valid = valid & not_a_reset(*taps(here, outside, last, nothing, nothing, VALID_TAPS, VALID_CONSTANTS, COMPUTE))
+                    alpha, beta = COEFFICIENTS(*taps(here, outside, last, nothing, nothing, TAPS, CONSTANTS, COMPUTE))
+                    alpha, beta = skip(alpha.to(COMPUTE), beta.to(COMPUTE), valid)
+                    maps = maps + (alpha, beta)
+                    reads = reads + here
+                    valids = valids + (valid,)
+                    outsides = outsides + (outside,)
+                    now = ()
+                    for j in tl.static_range(NUM):
+                        if BEHIND[j] < 0:
+                            now = now + (rows,)
+                        elif AT[j] == NEAREST:
+                            now = now + (tl.where(valid, here[BEHIND[j]], carried[j]),)
+                        else:
+                            now = now + (here[BEHIND[j]],)
+                    carried = now
+                    if IS_NEAREST:
+                        nearest = tl.where(valid, first + k, nearest)
+
+                # the steps of each position as one map, then what comes before them
+                addend = maps[0]
+                factor = maps[1]
+                for k in tl.static_range(1, STEPS):
+                    addend, factor = either_then(addend, factor, maps[2 * k], maps[2 * k + 1], FADING)
+                addend, factor = over_positions(by_row(addend, BLOCK_ROWS, POSITIONS, CONTIGUOUS), by_row(factor, BLOCK_ROWS, POSITIONS, CONTIGUOUS),
+                                                CONTIGUOUS, FADING)  # fmt: skip
+                if PASS == "totals":
+                    total_addend, total_factor = either_then(total_addend, total_factor, last_position(addend, CONTIGUOUS), last_position(factor, CONTIGUOUS),
+                                                             FADING)  # fmt: skip
+                else:
+                    reached = either_step(addend, factor, state, FADING)
+                    now_state = by_lane(position_before(reached, state, CONTIGUOUS), scratch, never, CONTIGUOUS)
+                    state = last_position(reached, CONTIGUOUS)
+                    results = ()
                     for k in tl.static_range(STEPS):
-                        column = column + (results[k * len(outs) + len(outs) - 1 - n],)
-                    if LAST_ONLY[len(outs) - 1 - n]:
+                        beyond = now_state
+                        now_state = either_step(maps[2 * k], maps[2 * k + 1], now_state, FADING)
+                        here = ()
+                        for j in tl.static_range(NUM):
+                            here = here + (reads[k * NUM + j],)
+                        made = OUTPUTS(*taps(here, outsides[k], first + k == steps - 1, now_state, beyond, OUTPUT_TAPS, OUTPUT_CONSTANTS, COMPUTE))
+                        if len(outs) == 1:
+                            made = (made,)
+                        for j in tl.static_range(len(outs)):
+                            result = made[j]
+                            if VALIDITY != ALL_VALID and not LAST_ONLY[j]:
+                                result = nothing_where_invalid(result, valids[k])
+                            results = results + (result,)
+                    if POSITIONS == 1:
+                        # all its steps are taken one after another anyway
+                        state = now_state
+                    # the last first: where flags and rewards lie differently, Triton 3.4 to 3.6 otherwise use a converted state before it is there
+                    for n in tl.static_range(len(outs)):
+                        column = ()
                         for k in tl.static_range(STEPS):
-                            tl.store(outs[len(outs) - 1 - n] + row, column[k], mask=insides[k] & (first + k == steps - 1))
-                    else:
-                        store(outs[len(outs) - 1 - n], out_offset, column, ts, stored, places, scaled, PATTERN, NUM + len(edges) + 1, CONTIGUOUS, BACKWARD)
-        first += TILE
+                            column = column + (results[k * len(outs) + len(outs) - 1 - n],)
+                        if LAST_ONLY[len(outs) - 1 - n]:
+                            for k in tl.static_range(STEPS):
+                                tl.store(outs[len(outs) - 1 - n] + row, column[k], mask=insides[k] & (first + k == steps - 1))
+                        else:
+                            store(outs[len(outs) - 1 - n], out_offset, column, ts, stored, places, scaled, PATTERN, NUM + len(edges) + 1, CONTIGUOUS, BACKWARD)
+            first += TILE
     # the same from all positions
     if PASS == "totals":
-        tl.store(totals + slot + segment, total_addend, mask=rows)
-        tl.store(totals + factors + slot + segment, total_factor, mask=rows)
+        tl.store(totals + slot + segment, by_lane(total_addend, scratch, never, CONTIGUOUS), mask=rows)
+        tl.store(totals + factors + slot + segment, by_lane(total_factor, scratch, never, CONTIGUOUS), mask=rows)
     elif PASS == "nearest":
-        tl.store(nearest_ends + slot + segment, nearest_before, mask=rows)
+        tl.store(nearest_ends + slot + segment, by_lane(nearest_before, scratch, never, CONTIGUOUS), mask=rows)

@@ -80,7 +80,7 @@ class Prepared:
         if self.empty:
             return
         place = geometry(call, {name: (tuple(array.shape), array.stride()) for name, array in call.arrays.items()}, self.like.stride())
-        chosen = chosen or plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps, code.reads)
+        chosen = chosen or plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps, code.reads, code.outputs)
         if chosen.segments > 1:
             self.scratch["totals"] = (2, place.num_rows, chosen.segments), self.like.dtype
             if code.nearest:
@@ -213,6 +213,7 @@ def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[
         "ALL_ROWS": place.num_rows % chosen.rows == 0,
         "SPLIT": chosen.segments > 1,
         "AHEAD": chosen.ahead,
+        "TURN": chosen.turn,
     }
     # contraction would round differently from JAX's pipeline, which never contracts
     options = {"num_warps": chosen.num_warps, "num_stages": 1, "enable_fp_fusion": False}
