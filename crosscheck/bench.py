@@ -266,6 +266,7 @@ class Bench:
                 self._measure(entry, row)
         except Exception as error:  # a baseline that fails is a finding, and the others go on
             row.failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error).strip() else 'no message'}"
+            row.us = row.low = row.high = None
         return row
 
     def _measure(self, entry: Entry, row: Row) -> None:
@@ -273,7 +274,7 @@ class Bench:
         function, operands = self._checked(entry, row)
         if row.failure:
             return
-        # what autograd does on the host takes longer than the write that hides it
+        # JAX's are timed by no other method
         timing = (engine.trace_time if entry.workload.wanted else engine.device_time)(function, operands)
         row.us, row.low, row.high, row.method = timing.us, timing.low, timing.high, timing.method
         row.copy_us = self._copier(entry).copy_time(row.size, timing.method).us
@@ -308,11 +309,8 @@ class Bench:
         return found
 
     def _copier(self, entry: Entry) -> Engine:
-        """The driver's own copy where torch is there to start it, for both frameworks."""
-        for framework in ("numpy",) if entry.device == "cpu" else ("torch",):
-            if ENGINES[framework].missing(entry.device) is None:
-                return self.engine(framework, entry.device)
-        return self.engine(entry.framework, entry.device)
+        """The driver's own copy, for both frameworks."""
+        return self.engine("numpy" if entry.device == "cpu" else "torch", entry.device)
 
 
 def as_numpy(result: Any) -> np.ndarray:
@@ -433,9 +431,9 @@ def _twins(found: Found) -> list[Judgement]:
     torch = {row.place: row for row in found.rows if row.implementation == RLSCAN and row.framework == "torch"}
     pairs = [(row, torch[row.place]) for row in found.rows if row.implementation == RLSCAN and row.framework == "jax" and row.place in torch]
     pairs = [(jax, twin) for jax, twin in pairs if jax.device != "cpu"]
-    ratios = [(jax, jax.traced / twin.traced if jax.traced and twin.traced else None) for jax, twin in pairs]
     # what was timed by something else is not compared
-    return [Judgement(TARGETS["twins"], jax.key, ratio) for jax, ratio in ratios if ratio is not None or jax.us is None]
+    pairs = [(jax, twin) for jax, twin in pairs if jax.method in ("trace", "")]
+    return [Judgement(TARGETS["twins"], jax.key, jax.traced / twin.traced if jax.traced and twin.traced else None) for jax, twin in pairs]
 
 
 def _on_cpu(found: Found) -> list[Judgement]:

@@ -102,7 +102,7 @@ def speedup(found: Found, row: Row) -> tuple[float, float] | None:
     # NumPy's loop is what both frameworks are compared with; PyTorch is the nearer one
     framework = "torch" if row.framework == "numpy" else row.framework
     for mine in found.rows:
-        if mine.implementation == RLSCAN and mine.framework == framework and mine.place == row.place and mine.us and row.us:
+        if mine.implementation == RLSCAN and mine.framework == framework and mine.place == row.place and mine.method == row.method and mine.us and row.us:
             return mine.us, row.us / mine.us
     return None
 
@@ -153,8 +153,9 @@ def page(found: Found, name: str) -> str:
         lines += ["## Fraction of copy speed", plots["roofline"]]
     for group in dict.fromkeys(row.group for row in found.rows if row.implementation == RLSCAN):
         rows = [row for row in found.rows if row.group == group and row.implementation == RLSCAN]
-        times = sorted({row.timed for row in rows})
-        lines += [f"### {group}", f"Timed {' to '.join((times[0], *times[1:][-1:]))}.", report.markdown(DEVICE_COLUMNS, device_rows(found, rows))]
+        times = {row.timed for row in rows if row.timed}
+        timed = [f"Timed {min(times)} to {max(times)}."] if times else []
+        lines += [f"### {group}", *timed, report.markdown(DEVICE_COLUMNS, device_rows(found, rows))]
     if baselines := baseline_rows(found):
         lines += ["## Baselines", *([plots["baselines"]] if "baselines" in plots else []), report.markdown(BASELINE_COLUMNS, baselines)]
     if found.calls:

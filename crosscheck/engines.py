@@ -28,9 +28,13 @@ import numpy as np
 from rlscan.crosscheck.backends import Device
 
 Function = Callable[[Mapping[str, Any]], tuple]
+Event = tuple[float, float, str]
+"""What the device did: start and end in µs, and the kernel's name."""
 
 FLUSHED = 8
-"""Times the size of the L2 that is written between two calls: 400 MB on an H200, long enough for a slow host to queue the next one."""
+"""Times the size of the L2 that a write is long: 400 MB on an H200."""
+WRITES = 4
+"""At once, to see how long one takes."""
 PAGES = 2 * 4096
 """Bytes that the size of a copy is a multiple of: NVIDIA's copies sizes that no large power of two divides at two thirds of the speed."""
 HIDDEN = 3
@@ -91,33 +95,62 @@ class Engine:
     def device_time(self, function: Function, operands: Mapping[str, Any]) -> Timing:
         return self.wall_time(function, operands)
 
-    def write(self) -> None:
+    def write(self) -> Any:
         """Start writing over what the L2 holds."""
         raise NotImplementedError(f"{self.name} on {self.device}")
 
-    def trace_time(self, function: Function, operands: Mapping[str, Any]) -> Timing:
-        if self.device == "cpu":
-            return self.wall_time(function, operands)
-        function = self.compiled(function)
-        self.finish(function(operands))
-        if self.quick:
-            return Timing.of([float("nan")], "trace")
-        writes, calls = self.writes_and_calls(function, operands)
-        return Timing.of(spans(self._written, self.write, lambda: function(operands), writes, calls), "trace")
+    @functools.cached_property
+    def write_us(self) -> float:
+        """What a write takes."""
+        self.finish(self.write())
+        start = time.perf_counter()
+        self.finish([self.write() for _ in range(WRITES)])
+        return (time.perf_counter() - start) / WRITES * 1e6
+
+    @functools.cached_property
+    def writer(self) -> str:
+        """The kernel that writes."""
+        return max(self.traced(self.write), key=lambda event: event[1] - event[0])[2]
 
     def writes_and_calls(self, function: Function, operands: Mapping[str, Any]) -> tuple[int, int]:
         """How often to write before each call, so that the host is done with it before the device is; and how many calls there are to be."""
         if self.quick:
             return 1, 1
-        writes = 1 + int(HIDDEN * self.host_time(function, operands, batches=3).us / self._written[1])
-        return writes, self.repetitions((writes + 1) * self._written[1] * 1e-6)
+        writes = 1 + int(HIDDEN * self.host_time(function, operands, batches=3).us / self.write_us)
+        return writes, self.repetitions((writes + 1) * self.write_us * 1e-6)
 
-    @functools.cached_property
-    def _written(self) -> tuple[str, float]:
-        """The kernel that writes, and the µs that it takes."""
-        self.write()
-        start, end, name = max(traced(lambda: [self.write() for _ in range(3)]), key=lambda event: event[1] - event[0])
-        return name, end - start
+    def trace_time(self, function: Function, operands: Mapping[str, Any]) -> Timing:
+        if self.device == "cpu":
+            return self.wall_time(function, operands)
+        if reason := TorchEngine.missing(self.device):
+            raise RuntimeError(f"kernels are timed by PyTorch's profiler, and {reason}")
+        compiled = self.compiled(function)
+        self.finish(compiled(operands))
+        if self.quick:
+            return Timing.of([float("nan")], "trace")
+        writes, calls = self.writes_and_calls(function, operands)
+
+        def work() -> Any:
+            results = None
+            for _ in range(calls):
+                for _ in range(writes):
+                    self.write()
+                results = compiled(operands)
+            return results
+
+        # a call may start a kernel of that name too, but none that takes as long
+        return Timing.of(between(self.traced(work), self.writer, self.write_us / 2, writes, calls), "trace")
+
+    def traced(self, work: Callable[[], Any]) -> list[Event]:
+        """All that the device does for it, in order."""
+        torch = importlib.import_module("torch")
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profiler:
+            self.finish(work())
+            torch.cuda.synchronize()
+        found = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+        if not found:
+            raise RuntimeError("PyTorch's profiler recorded nothing of the device; may CUPTI be used?")
+        return sorted((event.time_range.start, event.time_range.end, event.name) for event in found)
 
     def copy(self, size: int) -> Function:
         """Copies half of `size` bytes to as many others."""
@@ -194,7 +227,7 @@ class TorchEngine(Engine):
         cache = self.torch.cuda.get_device_properties().L2_cache_size
         return self.torch.empty(FLUSHED * cache, dtype=self.torch.uint8, device="cuda")
 
-    def write(self) -> None:
+    def write(self) -> Any:
         self.buffer.zero_()
 
     def place(self, array: np.ndarray) -> Any:
@@ -231,8 +264,6 @@ class JaxEngine(Engine):
     def missing(cls, device: Device) -> str | None:
         if importlib.util.find_spec("jax") is None:
             return "jax is not installed"
-        if device == "cuda" and TorchEngine.missing(device):
-            return f"JAX's kernels are timed by PyTorch's profiler, and {TorchEngine.missing(device)}"
         try:
             importlib.import_module("jax").devices(device)
         except RuntimeError:
@@ -253,8 +284,8 @@ class JaxEngine(Engine):
         size = FLUSHED * importlib.import_module("torch").cuda.get_device_properties().L2_cache_size // 4
         return self.jax.jit(lambda: self.jax.numpy.zeros(size, np.int32))
 
-    def write(self) -> None:
-        self._write()
+    def write(self) -> Any:
+        return self._write()
 
     def place(self, array: np.ndarray) -> Any:
         return self.jax.device_put(array, self.where)
@@ -265,55 +296,24 @@ class JaxEngine(Engine):
     def finish(self, results: Any) -> None:
         self.jax.block_until_ready(results)
 
-    def copy(self, size: int) -> Function:
-        return lambda operands: (self.jax.numpy.copy(operands["source"]),)
-
     def device_time(self, function: Function, operands: Mapping[str, Any]) -> Timing:
         return self.trace_time(function, operands)
 
 
-Event = tuple[float, float, str]
-"""What the device did: start and end in µs, and the kernel's name."""
-
-
-def traced(work: Callable[[], Any]) -> list[Event]:
-    """All that the device does for it, in order."""
-    torch = importlib.import_module("torch")
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        work()
-        torch.cuda.synchronize()
-    found = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    return sorted((event.time_range.start, event.time_range.end, event.name) for event in found)
-
-
-def spans(written: tuple[str, float], write: Callable[[], Any], call: Callable[[], Any], writes: int, calls: int) -> list[float]:
-    """Seconds from the start of the first kernel of a call to the end of its last, of each of so many calls, with so many writes before each."""
-
-    def work() -> None:
-        for _ in range(calls):
-            for _ in range(writes):
-                write()
-            call()
-
-    return between(traced(work), written, writes, calls)
-
-
-def between(events: Sequence[Event], written: tuple[str, float], writes: int, calls: int) -> list[float]:
-    """Of what happened between writes, seconds from the first start to the last end."""
-    name, us = written
-    found: list[list[Event]] = []
-    seen = 0
+def between(events: Sequence[Event], writer: str, least: float, writes: int, calls: int) -> list[float]:
+    """Seconds from the start of the first kernel of a call to the end of its last, of so many calls with so many writes before each: what the kernel
+    `writer` does in more than `least` µs."""
+    after: list[list[Event]] = []
     for event in events:
-        if event[2] == name and event[1] - event[0] > us / 2:
-            seen += 1
-            if seen % writes == 0:
-                found.append([])
-        elif found and seen % writes == 0:
-            found[-1].append(event)
+        if event[2] == writer and event[1] - event[0] > least:
+            after.append([])
+        elif after:
+            after[-1].append(event)
         else:
-            raise RuntimeError(f"{event[2]} ran between writes")
-    if seen != writes * calls or not all(found):
-        raise RuntimeError(f"the profiler recorded {seen} writes of {writes * calls}, and {sum(map(bool, found))} calls of {calls}")
+            raise RuntimeError(f"{event[2]} ran before the first write")
+    found = after[writes - 1 :: writes]
+    if len(after) != writes * calls or not all(found) or sum(map(len, found)) != sum(map(len, after)):
+        raise RuntimeError(f"of {calls} calls with {writes} writes before each, the profiler recorded {sum(map(bool, after))} behind {len(after)} writes")
     return [(max(end for _, end, _ in call) - call[0][0]) * 1e-6 for call in found]
 
 

@@ -447,12 +447,13 @@ def either_then(special, first_addend, first_factor, second_addend, second_facto
 
 
 def over_positions(special, addend, factor):
-    """Each position's map after those of all before it in its row."""
-    if addend.ndim == 1:
+    """Each position's map after those of all before it in its row, by row."""
+    if special.plan.positions == 1:
         return addend, factor
+    addend, factor = by_row(special, addend), by_row(special, factor)
     if special.contiguous:
         return associative_scan(fading_then if special.fades else then, (addend, factor), axis=1)
-    # by doubling, for here positions are warps: a scan across warps is added up in an order that differs from compiler to compiler
+    # by doubling, for here positions may lie in several warps: a scan across warps is added up in an order that differs from compiler to compiler
     position, reach = index_of(special, addend), 1
     while reach < special.plan.positions:
         source = jnp.maximum(position - reach, 0)
@@ -465,10 +466,10 @@ def over_positions(special, addend, factor):
 
 
 def highest_over_positions(special, x):
-    """For each position, the highest of its row up to it."""
-    if x.ndim == 1:
+    """For each position, the highest of its row up to it, by row."""
+    if special.plan.positions == 1:
         return x
-    (found,) = associative_scan(higher, (x,), axis=int(special.contiguous))
+    (found,) = associative_scan(higher, (by_row(special, x),), axis=int(special.contiguous))
     return found
 
 
@@ -492,10 +493,10 @@ def before_segment(which, special, row, position, segment, rows, state, totals, 
             if code.nearest:
                 end = jnp.maximum(end, plgpu.load(nearest_ends.at[row, other], mask=there, other=-1))
         if which == "results":
-            addend, factor = over_positions(special, by_row(special, addend), by_row(special, factor))
+            addend, factor = over_positions(special, addend, factor)
             state = last_position(special, either_step(special, addend, factor, state))
         if code.nearest:
-            nearest = jnp.maximum(last_position(special, highest_over_positions(special, by_row(special, end))), nearest)
+            nearest = jnp.maximum(last_position(special, highest_over_positions(special, end)), nearest)
         return state, nearest
 
     at_once = plan.positions * BEFORE_AT_ONCE
@@ -545,7 +546,7 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
             found = jnp.full(lanes, -1, jnp.int32)
             for k in range(steps):
                 found = jnp.where(insides[k] & converted(loaded[code.valid_taps[0]][k], True, dtype), first_here + k, found)
-            found = jnp.maximum(highest_over_positions(special, by_row(special, found)), nearest_before)
+            found = jnp.maximum(highest_over_positions(special, found), nearest_before)
             nearest = by_lane(special, position_before(special, found, nearest_before), scratch)
             nearest_before = last_position(special, found)
         if which == "nearest":
@@ -591,7 +592,7 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
         addend, factor = every[0][-1]
         for *_, one in every[1:]:
             addend, factor = either_then(special, addend, factor, *one)
-        addend, factor = over_positions(special, by_row(special, addend), by_row(special, factor))
+        addend, factor = over_positions(special, addend, factor)
         if which == "totals":
             total = either_then(special, addend_before, factor_before, last_position(special, addend), last_position(special, factor))
             return state, *total, nearest_before, beyond_tile, ahead

@@ -104,8 +104,10 @@ def pulled_back_by(
                 found |= {one: gradient[..., None] * both[other] for one, other in ((name, weights), (weights, name)) if one in wanted}
         for name in derived.rows:
             found[name] = found[name] + made[of_rows(name)] if name in found else made[of_rows(name)]
-    # a constant of its own is a kernel, so none is made for nothing
-    found |= {name: library.xp.broadcast_to(library.constant(0.0), tuple(call.arrays[name].shape)) for name in wanted if name not in found}
+    if missing := [name for name in wanted if name not in found]:
+        # a constant is a kernel of its own
+        nothing = library.constant(0.0)
+        found |= {name: library.xp.broadcast_to(nothing, tuple(call.arrays[name].shape)) for name in missing}
     return {name: found[name] for name in wanted}
 
 

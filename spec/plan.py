@@ -29,7 +29,8 @@ class Plan:
         steps: of a position.
         segments: programs that share a row, each with an equal run of tiles.
         blocks: tiles of a segment, one after another.
-        abreast: neighbouring rows of a thread, where neighbours in memory are rows: they are loaded at once.
+        abreast: times fewer warps than lanes need, where neighbours in memory are rows: a thread then has so many of them, which Triton loads at once where
+            strides allow.
         turn: tiles of one turn of the loop over tiles; it divides their number. Of two, what was loaded ahead stays in its registers until it is scanned. From
             one turn to the next it is moved to others, and to be moved it is waited for.
     """
@@ -72,9 +73,9 @@ class Tuning:
 
     Attributes:
         lanes: of a program, where steps are contiguous; some of rows that are several tiles, and some of rows that are one.
-        warps: that are wanted where rows are contiguous, where a warp's lanes are rows: positions are added until there are so many.
-        positions: the fewest and the most of these, where rows are long enough.
-        reads: of a step, up to which a thread has eight steps of a contiguous row, and up to which it has them where programs are few.
+        warps: of 32 lanes that are wanted where rows are contiguous: positions are added until there are so many.
+        positions: the fewest and the most of these, where rows are long enough; `Columns` has more of it.
+        reads_of_eight: of a step, up to which a thread has eight steps of contiguous ones, and up to which it has them where programs are few.
         narrow: from so many contiguous rows on, and below so many, programs have half as many, for there would be too few of them.
         programs: that are wanted, in warps of `rows` and in programs of `columns`; rows are split until there are so many.
         shortest: steps of a segment; shorter ones cost more in reading each other's totals than they gain.
@@ -84,7 +85,7 @@ class Tuning:
     lanes: tuple[int, int]
     warps: int
     positions: tuple[int, int]
-    reads: tuple[int, int]
+    reads_of_eight: tuple[int, int]
     narrow: tuple[int, int]
     programs: tuple[int, int]
     shortest: int
@@ -93,7 +94,7 @@ class Tuning:
 
 # NVIDIA H200, 2026-11-30, float32 GAE at 32768 x 8 to 1 x 4194304 and the other recurrences at 16384 x 512 and 4096 x 2048. Other GPUs of compute
 # capability 8 and more have warps, registers and bytes in a load alike; what differs, multiprocessors and bandwidth, is what `rlscan-crosscheck tune` is for.
-MEASURED = Tuning(lanes=(64, 128), warps=2048, positions=(2, 16), reads=(3, 4), narrow=(2048, 8192), programs=(2048, 128), shortest=512, segments=2048)
+MEASURED = Tuning(lanes=(64, 128), warps=2048, positions=(2, 16), reads_of_eight=(3, 4), narrow=(2048, 8192), programs=(2048, 128), shortest=512, segments=2048)
 
 
 def tuning_file() -> Path:
@@ -133,7 +134,7 @@ def plan(
     num_rows: int,
     steps: int,
     reads: int,
-    outputs: int = 1,
+    outputs: int,
     exchange: bool = True,
     cached: bool = True,
     tuning: Tuning = TUNING,
@@ -147,51 +148,69 @@ def plan(
     if not exchange:
         each = min(8, power_of_two(steps))
         return Plan("columns", WARP, 1, each, 1, -(-steps // each))
-    abreast = turn = 1
+    columns = Columns()
     if layout == "rows":
         # the more steps a thread has, the fewer there are to be scanned over lanes; they cost registers, which few programs have to spare
-        most_reads = tuning.reads[0] if num_rows * WARP >= tuning.programs[0] * tuning.lanes[0] else tuning.reads[1]
+        most_reads = tuning.reads_of_eight[0] if num_rows * WARP >= tuning.programs[0] * tuning.lanes[0] else tuning.reads_of_eight[1]
         each = 2 * AT_ONCE if steps >= 2 * WARP * AT_ONCE and reads <= most_reads else AT_ONCE
         positions = min(WARP, power_of_two(-(-steps // each)))
         lanes = tuning.lanes[steps <= positions * each]
         rows = max(WARP, min(lanes, positions * power_of_two(num_rows))) // positions
     else:
         narrow = tuning.narrow[0] <= num_rows < tuning.narrow[1]
+        columns = _columns(reads, outputs, narrow)
         rows = WARP // 2 if narrow else min(WARP, power_of_two(num_rows))
-        times, limit, each, abreast, turn = _columns(reads, outputs, narrow)
         fewest, most = tuning.positions
-        positions = max(fewest, min(int(most * limit), power_of_two(int(tuning.warps * times) * WARP // num_rows)))
+        positions = max(fewest, min(int(most * columns.most), power_of_two(tuning.warps * columns.wanted * WARP // num_rows)))
         if num_rows < WARP:
-            # all lanes have something to do
+            # where rows are too few for all lanes of a warp, these are more positions
             positions = min(WARP, positions * WARP // rows)
-        each = min(each, power_of_two(-(-steps // 4)))
+        each = min(columns.steps, power_of_two(-(-steps // 4)))
         positions = min(positions, power_of_two(-(-steps // each)))
     blocks = -(-steps // (positions * each))
     warps = rows * positions // WARP if layout == "rows" else 1
     segments = max(1, min(tuning.programs[layout == "columns"] // (-(-num_rows // rows) * warps), steps // tuning.shortest, tuning.segments))
     per_segment = -(-blocks // segments)
-    if per_segment == 1 or (per_segment == 2 and layout == "rows"):
-        turn = per_segment
+    if layout == "rows":
+        # two tiles are all of the row
+        turn = 2 if per_segment == 2 else 1
+    else:
+        # one empty tile of few costs more than it saves
+        turn = 1 if per_segment % columns.turn and per_segment < 8 else columns.turn
     per_segment += -per_segment % turn
     if layout == "columns" and not cached:
         rows = max(rows, min(WARP, power_of_two(num_rows)))
-    return Plan(layout, rows, positions, each, -(-blocks // per_segment), per_segment, abreast, turn)
+    return Plan(layout, rows, positions, each, -(-blocks // per_segment), per_segment, columns.abreast, turn)
 
 
-def _columns(reads: int, outputs: int, narrow: bool) -> tuple[float, float, int, int, int]:
-    """Of contiguous rows: how many times as many positions as else are wanted, and are the most; steps, neighbouring rows and tiles of a turn of a thread.
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Of contiguous rows, what depends on the registers that a thread takes; measured as `MEASURED` is, for no formula says how many they are.
 
-    Measured as `MEASURED` is: a multiprocessor holds as many programs as it has registers for, and how many they take no formula says.
+    Attributes:
+        wanted, most: times as many positions as `Tuning` has it.
+        steps, abreast, turn: of the plan.
     """
-    if outputs > 2 or reads > 5:
-        return 1, 0.5 if reads > 5 else 1, 8, 1, 1
+
+    wanted: int = 1
+    most: float = 1
+    steps: int = 8
+    abreast: int = 1
+    turn: int = 1
+
+
+def _columns(reads: int, outputs: int, narrow: bool) -> Columns:
+    if reads > 5:
+        return Columns(most=0.5)
+    if outputs > 2:
+        return Columns()
     if reads <= 2:
-        return 2, 2, 8, 2, 1
+        return Columns(wanted=2, most=2, abreast=2)
     if reads == 3:
-        return 1, 1, 8, 1, 2
+        return Columns(turn=2)
     if reads == 4:
-        return 2, 1, 8 if narrow else 4, 2, 1
-    return 2, 1, 8, 2, 2 if narrow else 1
+        return Columns(wanted=2, steps=8 if narrow else 4, abreast=2)
+    return Columns(wanted=2, abreast=2, turn=2 if narrow else 1)
 
 
 def power_of_two(n: int) -> int:

@@ -13,7 +13,7 @@ from rlscan.crosscheck import __main__ as command
 from rlscan.crosscheck import bench, bench_report, counters, pages, ratios, workloads
 from rlscan.crosscheck.baselines import BASELINES, Baseline
 from rlscan.crosscheck.bench import NUMPY, PLAIN, RLSCAN, Bench, Entry, Found, HostCall, Row, judged, judgements
-from rlscan.crosscheck.engines import ENGINES, NumPyEngine, Timing, between
+from rlscan.crosscheck.engines import ENGINES, Engine, NumPyEngine, Timing, TorchEngine, between
 from rlscan.crosscheck.ppo import Sizes, Update, measure
 from rlscan.crosscheck.workloads import GIVEN, LAYOUTS, PIECE, TARGETS, Workload
 from rlscan.spec.calls import check
@@ -36,6 +36,17 @@ VARIANTS = [
 def made_row(**changes) -> Row:
     row = Row("large", RLSCAN, "torch", "cuda", "gae", "batch", 16384, 512, "", "large batch", size=100, distance=0.5, checked=1.0, method="events")
     return dataclasses.replace(row, **{"us": 10.0, "low": 9.0, "high": 12.0, "copy_us": 9.5, "trace_us": 9.0} | changes)
+
+
+def test_times_by_other_methods_are_not_compared_with_twins_and_failures_are():
+    rows = [made_row(), made_row(framework="jax", us=9.9, method="loop", trace_us=None)]
+    found = Found({}, rows, [], [], {})
+    assert not [one for one in judgements(found) if one.target is TARGETS["twins"]]
+    for changes, ratio in (({"us": 9.9, "method": "trace"}, 1.1), ({"us": None, "method": "", "failure": "RuntimeError: no trace"}, None)):
+        rows[1] = made_row(framework="jax", **{"trace_us": None} | changes)
+        (judgement,) = [one for one in judgements(found) if one.target is TARGETS["twins"]]
+        assert judgement.measured == (ratio and pytest.approx(ratio))
+        assert judgement.reached == (ratio is not None)
 
 
 def made() -> Found:
@@ -120,14 +131,66 @@ def test_the_compiled_baselines_agree_before_they_are_compiled(name, monkeypatch
     assert row.failure is None
 
 
-WRITE = ("write", 100.0)
+class FakeDevice(Engine):
+    """Whatever is asked of it is done at once, in 1 µs, and a write in 100."""
+
+    def __init__(self, compiled_s=0.0):
+        super().__init__("cuda")
+        self.done, self.compilations, self.compiled_s = [], 0, compiled_s
+
+    def started(self, name, us):
+        begin = self.done[-1][1] + 1 if self.done else 0.0
+        self.done.append((begin, begin + us, name))
+
+    def write(self):
+        self.started("write", 100.0)
+
+    def traced(self, work):
+        self.done = []
+        self.finish(work())
+        return self.done
+
+    def finish(self, results):
+        if results is not None:
+            self.finished = results
+
+    def compiled(self, function):
+        self.compilations += 1
+        return function
+
+    write_us = 100.0
+
+
+def test_a_traced_call_is_behind_writes_that_hide_the_host(monkeypatch):
+    monkeypatch.setattr(TorchEngine, "missing", classmethod(lambda cls, device: None))
+    engine = FakeDevice()
+    monkeypatch.setattr(engine, "host_time", lambda function, operands, batches: Timing(250.0, 0.0, 0.0, "host"))
+
+    def call(operands):
+        engine.started("one", 1.0)
+        engine.started("other", operands["us"])
+        return ("results",)
+
+    timing = engine.trace_time(call, {"us": 5.0})
+    # 1 µs, a gap of 1, and 5
+    assert (timing.us, timing.method) == (7.0, "trace")
+    # three times what the host takes
+    assert engine.writes_and_calls(call, {})[0] == 8
+    assert engine.finished == ("results",)
+    assert engine.compilations == 1
+
+
+def test_without_pytorch_nothing_is_traced(monkeypatch):
+    monkeypatch.setattr(TorchEngine, "missing", classmethod(lambda cls, device: "torch is not installed"))
+    with pytest.raises(RuntimeError, match="by PyTorch's profiler, and torch is not installed"):
+        FakeDevice().trace_time(lambda operands: (), {})
 
 
 def test_a_call_lasts_from_its_first_kernel_to_its_last():
     """Gaps between its kernels are in it, what is written before it is not, and one of its kernels may have the name of what writes."""
     first = [(0, 99, "write"), (100, 201, "write"), (205, 207, "one"), (208, 211, "write"), (210, 212, "two")]
     second = [(215, 310, "write"), (311, 412, "write"), (413, 414, "one")]
-    assert between(first + second, WRITE, writes=2, calls=2) == pytest.approx([7e-6, 1e-6])
+    assert between(first + second, "write", 50.0, writes=2, calls=2) == pytest.approx([7e-6, 1e-6])
 
 
 @pytest.mark.parametrize(
@@ -140,8 +203,8 @@ def test_a_call_lasts_from_its_first_kernel_to_its_last():
     ],
 )
 def test_a_trace_of_something_else_is_no_time(events):
-    with pytest.raises(RuntimeError, match=r"ran between|the profiler recorded"):
-        between(events, WRITE, writes=1, calls=2)
+    with pytest.raises(RuntimeError, match=r"ran before|the profiler recorded"):
+        between(events, "write", 50.0, writes=1, calls=2)
 
 
 def test_long_rows_are_cut_so_that_the_oracle_need_not_see_all():

@@ -6,6 +6,7 @@ import pytest
 from rlscan.crosscheck.draw import defaults, draw, variants
 from rlscan.crosscheck.scenarios import SCENARIOS, Extent, Problem
 from rlscan.spec.bound import distance
+from rlscan.spec.plan import plan
 from rlscan.spec.recurrences import RECURRENCES
 
 each_recurrence = pytest.mark.parametrize("recurrence", RECURRENCES.values(), ids=RECURRENCES)
@@ -81,15 +82,16 @@ def far_end(recurrence, arguments):
     return np.moveaxis(arguments[name], arguments["time_axis"], 0), -1 if backward else 0
 
 
-# A tile of rows has 128 steps, one of columns 16; a product of 300 factors of 0.05 is 1e-390.
-LENGTHS = [("batch-major", -1, 128), ("batch-major", -1, 129), ("batch-major", -1, 300), ("time-major", 0, 17), ("time-major", 0, 33)]
+# Steps of a tile, of two rows in both layouts; a product of 300 factors of 0.05 is 1e-390.
+(TILE,) = {plan(layout, 2, 300, reads=2, outputs=1).block_steps for layout in ("rows", "columns")}
+LENGTHS = [(layout, axis, steps) for layout, axis in (("batch-major", -1), ("time-major", 0)) for steps in (TILE, TILE + 1, 300)]
 
 
 @each_recurrence
 @pytest.mark.parametrize(("layout", "time_axis", "steps"), LENGTHS)
 @pytest.mark.parametrize("implementation", ["reference", "torch", "triton"], indirect=True)
 def test_nan_arrives_behind_small_factors(implementation, recurrence, layout, time_axis, steps):
-    arguments = long_row(recurrence, steps, time_axis, gamma=0.05, lam=0.5, factor=0.05)
+    arguments = long_row(recurrence, steps, time_axis, rows=2, gamma=0.05, lam=0.5, factor=0.05)
     numbers, end = far_end(recurrence, arguments)
     numbers[end] = np.nan
     for result in implementation.call(recurrence, defaults(recurrence) | arguments):
@@ -104,7 +106,7 @@ def test_nan_arrives_behind_small_factors_in_jax(implementation, recurrence):
 
 @each_recurrence
 @pytest.mark.parametrize("implementation", ["torch", "triton"], indirect=True)
-@pytest.mark.parametrize("cut", [127, 128, 129, 200])
+@pytest.mark.parametrize("cut", [TILE - 1, TILE, TILE + 1, 200])
 def test_nan_stops_at_a_cut_wherever_tiles_meet(implementation, recurrence, cut):
     """One NaN, and a cut between it and a part of the row."""
     arguments = long_row(recurrence, 260, gamma=0.9, lam=0.9)

@@ -58,6 +58,8 @@ PLANS = {
     "rows of several tiles": Plan("rows", rows=2, positions=1, steps=4, segments=2, blocks=2),
     "columns": Plan("columns", rows=2, positions=2, steps=2, segments=2, blocks=2),
     "columns of one tile each": Plan("columns", rows=4, positions=4, steps=1, segments=4, blocks=1),
+    "rows of two tiles a turn": Plan("rows", rows=2, positions=1, steps=4, segments=2, blocks=2, turn=2),
+    "columns of two tiles a turn": Plan("columns", rows=2, positions=2, steps=1, segments=2, blocks=4, turn=2, abreast=2),
 }
 SPLITS = [
     (recurrence, variant, name, steps)
@@ -145,6 +147,8 @@ def test_kernels_stay_within_their_arrays(recurrence, shape, layout, device):
     problem = Problem("guarded", str(variant), recurrence, draw(recurrence, variant, shape, axis, seed=8, actions=2))
     given = {name: guarded(x)[0] if isinstance(x, torch.Tensor) else x for name, x in tensors(problem.arguments, device).items()}
     call, prepared = prepared_call(recurrence, given)
+    # tiles of 256 steps do not fill segments of rows of 1280 steps, and tiles of 128 those of 1792
+    assert not any(one.constants["WHOLE"] for one in prepared.launches) or 1280 in shape
     outs, wholes = zip(*(guarded(torch.full(shape, float("nan"), device=device)) for _ in recurrence.output_names), strict=True)
     assert wrong(problem, as_numpy(prepared({**call.arrays, **call.numbers}, outs))) is None
     for whole in wholes:

@@ -63,6 +63,9 @@ VALID_GIVEN = tl.constexpr(program.VALID_GIVEN)
 # neighbours in time that are loaded at once
 GROUP = tl.constexpr(AT_ONCE)
 
+# of a reach of one position, until it is beyond any: a program has no more than 1024 lanes
+DOUBLINGS = tl.constexpr(10)
+
 # totals of other segments that a position reads at once
 BEFORE = tl.constexpr(BEFORE_AT_ONCE)
 
@@ -516,9 +519,10 @@ def either_step(addend, factor, state, FADING: tl.constexpr):
 
 
 @triton.jit
-def over_positions(addend, factor, CONTIGUOUS: tl.constexpr, FADING: tl.constexpr):
-    """Each position's map after those of all before it in its row."""
-    if len(addend.shape) == 1:
+def over_positions(addend, factor, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTIGUOUS: tl.constexpr, FADING: tl.constexpr):
+    """Each position's map after those of all before it in its row, by row."""
+    addend, factor = by_row(addend, ROWS, POSITIONS, CONTIGUOUS), by_row(factor, ROWS, POSITIONS, CONTIGUOUS)
+    if POSITIONS == 1:
         return addend, factor
     elif CONTIGUOUS:
         if FADING:
@@ -526,10 +530,10 @@ def over_positions(addend, factor, CONTIGUOUS: tl.constexpr, FADING: tl.constexp
         else:
             return tl.associative_scan((addend, factor), 1, then)
     else:
-        # by doubling, for here positions are warps: a scan across warps is added up in an order that differs from compiler to compiler
+        # by doubling, for here positions may lie in several warps: a scan across warps is added up in an order that differs from compiler to compiler
         position = index_of(addend, CONTIGUOUS)
-        for i in tl.static_range(10):
-            if (1 << i) < addend.shape[0]:
+        for i in tl.static_range(DOUBLINGS):
+            if (1 << i) < POSITIONS:
                 source = tl.maximum(position - (1 << i), 0)
                 there = position >= (1 << i)
                 before_addend = tl.where(there, taken(addend, source, CONTIGUOUS), 0.0)
@@ -539,12 +543,12 @@ def over_positions(addend, factor, CONTIGUOUS: tl.constexpr, FADING: tl.constexp
 
 
 @triton.jit
-def highest_over_positions(x, CONTIGUOUS: tl.constexpr):
-    """For each position, the highest of its row up to it."""
-    if len(x.shape) == 1:
+def highest_over_positions(x, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTIGUOUS: tl.constexpr):
+    """For each position, the highest of its row up to it, by row."""
+    if POSITIONS == 1:
         return x
     else:
-        return tl.associative_scan(x, 1 if CONTIGUOUS else 0, higher)
+        return tl.associative_scan(by_row(x, ROWS, POSITIONS, CONTIGUOUS), 1 if CONTIGUOUS else 0, higher)
 
 
 @triton.jit(do_not_specialize=PLAIN)
@@ -604,11 +608,10 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                 if IS_NEAREST:
                     before_end = tl.maximum(before_end, tl.load(nearest_ends + slot + other, mask=there, other=-1))
             if PASS == "results":
-                before_addend, before_factor = over_positions(by_row(before_addend, BLOCK_ROWS, POSITIONS, CONTIGUOUS),
-                                                              by_row(before_factor, BLOCK_ROWS, POSITIONS, CONTIGUOUS), CONTIGUOUS, FADING)  # fmt: skip
+                before_addend, before_factor = over_positions(before_addend, before_factor, BLOCK_ROWS, POSITIONS, CONTIGUOUS, FADING)
                 state = last_position(either_step(before_addend, before_factor, state, FADING), CONTIGUOUS)
             if IS_NEAREST:
-                before_end = highest_over_positions(by_row(before_end, BLOCK_ROWS, POSITIONS, CONTIGUOUS), CONTIGUOUS)
+                before_end = highest_over_positions(before_end, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
                 nearest_before = tl.maximum(last_position(before_end, CONTIGUOUS), nearest_before)
     total_addend = by_row(nothing, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
     total_factor = total_addend + 1
@@ -652,7 +655,7 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                 found = tl.zeros([LANES], tl.int32) - 1
                 for k in tl.static_range(STEPS):
                     found = tl.where(insides[k] & (loaded[VALID_TAPS[0] * STEPS + k] != 0), first + k, found)
-                found = tl.maximum(highest_over_positions(by_row(found, BLOCK_ROWS, POSITIONS, CONTIGUOUS), CONTIGUOUS), nearest_before)
+                found = tl.maximum(highest_over_positions(found, BLOCK_ROWS, POSITIONS, CONTIGUOUS), nearest_before)
                 nearest = by_lane(position_before(found, nearest_before, CONTIGUOUS), scratch, never, CONTIGUOUS)
                 nearest_before = last_position(found, CONTIGUOUS)
             if PASS != "nearest":
@@ -739,8 +742,7 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                 factor = maps[1]
                 for k in tl.static_range(1, STEPS):
                     addend, factor = either_then(addend, factor, maps[2 * k], maps[2 * k + 1], FADING)
-                addend, factor = over_positions(by_row(addend, BLOCK_ROWS, POSITIONS, CONTIGUOUS), by_row(factor, BLOCK_ROWS, POSITIONS, CONTIGUOUS),
-                                                CONTIGUOUS, FADING)  # fmt: skip
+                addend, factor = over_positions(addend, factor, BLOCK_ROWS, POSITIONS, CONTIGUOUS, FADING)
                 if PASS == "totals":
                     total_addend, total_factor = either_then(total_addend, total_factor, last_position(addend, CONTIGUOUS), last_position(factor, CONTIGUOUS),
                                                              FADING)  # fmt: skip
