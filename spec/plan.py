@@ -172,7 +172,7 @@ def plan(
     segments = max(1, min(tuning.programs[layout == "columns"] // (-(-num_rows // rows) * warps), steps // tuning.shortest, tuning.segments))
     per_segment = -(-blocks // segments)
     if layout == "rows":
-        # two tiles are all of the row
+        # two tiles are all that the program has
         turn = 2 if per_segment == 2 else 1
     else:
         # one empty tile of few costs more than it saves
