@@ -67,6 +67,7 @@ BUILDS = (
     Build("retrace", ("next_q_values", "next_policy"), "rows", (16384, 512), actions=4),
     Build("retrace", ("next_q_values", "next_policy"), "columns", (65536, 512), actions=4),
     Build("gae", ("bootstrap_value",), "rows", (16384, 512), dtype="bfloat16"),
+    Build("vtrace", ("bootstrap_value",), "columns", (4096, 512), dtype="float64"),
     # gradients
     *(Build(op, COMMON[op], layout, shape, wanted=wanted) for op, wanted in LINEAR.items() for layout, shape in WHOLE_BLOCKS),
     Build("vtrace", COMMON["vtrace"], "rows", (16384, 512), wanted=("log_rhos", *LINEAR["vtrace"])),

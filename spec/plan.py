@@ -135,11 +135,12 @@ def plan(
     steps: int,
     reads: int,
     outputs: int,
+    itemsize: int,
     exchange: bool = True,
     cached: bool = True,
     tuning: Tuning = TUNING,
 ) -> Plan:
-    """The plan for `num_rows` rows of `steps` steps, with so many reads at each step, and so many outputs.
+    """The plan for `num_rows` rows of `steps` steps, with so many reads at each step, and so many outputs, in numbers of `itemsize` bytes.
 
     Without `exchange`, it is one in which no position needs to know of another. Without `cached`, there is little cache beside shared memory, and what a
     program leaves of a sector is not at hand when its neighbour wants it: it takes whole sectors, of as many rows as a warp. Nothing is added up in
@@ -158,7 +159,7 @@ def plan(
         rows = max(WARP, min(lanes, positions * power_of_two(num_rows))) // positions
     else:
         narrow = tuning.narrow[0] <= num_rows < tuning.narrow[1]
-        columns = _columns(reads, outputs, narrow)
+        columns = _columns(reads, outputs, itemsize, narrow)
         rows = WARP // 2 if narrow else min(WARP, power_of_two(num_rows))
         fewest, most = tuning.positions
         positions = max(fewest, min(int(most * columns.most), power_of_two(tuning.warps * columns.wanted * WARP // num_rows)))
@@ -199,8 +200,8 @@ class Columns:
     turn: int = 1
 
 
-def _columns(reads: int, outputs: int, narrow: bool) -> Columns:
-    if reads > 5:
+def _columns(reads: int, outputs: int, itemsize: int, narrow: bool) -> Columns:
+    if reads > 5 or itemsize > 4:
         return Columns(most=0.5)
     if outputs > 2:
         return Columns()

@@ -241,7 +241,7 @@ def test_the_plan_is_that_of_a_row_major_tensor(shape):
         place = geometry(call, {name: (array.shape, contiguous(array.shape)) for name, array in call.arrays.items()}, contiguous(shape))
         code = program(call.wiring)
         layout = "rows" if place.steps_are_contiguous else "columns"
-        assert launch._plan(call) == plan(layout, place.num_rows, place.steps, code.reads, code.outputs, cached=False)
+        assert launch._plan(call) == plan(layout, place.num_rows, place.steps, code.reads, code.outputs, 4, cached=False)
 
 
 def lowered_kernels(recurrence, arguments, chosen=None):

@@ -8,7 +8,8 @@ from rlscan.spec.plan import Plan, plan
 
 LAYOUTS = ["rows", "columns"]
 ROWS = [1, 3, 64, 100, 1000, 4096, 16384]
-MOVED = ((2, 1), (3, 2), (4, 3), (5, 2), (8, 2))
+# reads, outputs, bytes of a number
+MOVED = ((2, 1, 4), (3, 2, 4), (4, 3, 4), (5, 2, 4), (5, 2, 8), (8, 2, 4))
 STEPS = [*range(1, 300), *range(320, 20000, 64)]
 
 
@@ -17,8 +18,8 @@ STEPS = [*range(1, 300), *range(320, 20000, 64)]
 def test_every_step_is_in_a_tile_and_whole_tiles_hold_nothing_else(layout, num_rows):
     """Kernels compare no step with the window's end where all tiles are whole: then there must not be one that lies outside."""
     for steps in STEPS:
-        for reads, outputs in MOVED:
-            chosen = plan(layout, num_rows, steps, reads, outputs)
+        for moved in MOVED:
+            chosen = plan(layout, num_rows, steps, *moved)
             held = chosen.segments * chosen.blocks * chosen.block_steps
             assert held >= steps, chosen
             assert chosen.whole(steps) == (held == steps), chosen
@@ -32,22 +33,22 @@ def test_every_step_is_in_a_tile_and_whole_tiles_hold_nothing_else(layout, num_r
 def test_programs_of_whole_sectors_add_up_in_the_same_order(layout, num_rows):
     """Where there is little cache, as in JAX, a program takes more rows, and nothing else changes."""
     for steps in STEPS[::7]:
-        for reads, outputs in MOVED:
-            one, other = (plan(layout, num_rows, steps, reads, outputs, cached=cached) for cached in (True, False))
+        for moved in MOVED:
+            one, other = (plan(layout, num_rows, steps, *moved, cached=cached) for cached in (True, False))
             assert dataclasses.replace(one, rows=other.rows) == other
             assert layout == "rows" or other.rows >= min(32, num_rows)
 
 
 def test_segments_that_do_not_divide_a_row_leave_empty_tiles():
     """1280 steps are five tiles: two segments of three."""
-    chosen = plan("rows", 1, 1280, 3, 2)
+    chosen = plan("rows", 1, 1280, 3, 2, 4)
     assert (chosen.block_steps, chosen.segments, chosen.blocks) == (256, 2, 3)
     assert not chosen.whole(1280)
 
 
 @pytest.mark.parametrize(("steps", "blocks", "turn"), [(128, 1, 1), (256, 2, 2), (288, 3, 1), (512, 4, 2), (1152, 10, 2)])
 def test_an_empty_tile_completes_a_turn_only_where_it_is_one_of_many(steps, blocks, turn):
-    chosen = plan("columns", 4096, steps, 3, 2)
+    chosen = plan("columns", 4096, steps, 3, 2, 4)
     assert (chosen.block_steps, chosen.blocks, chosen.turn) == (128, blocks, turn)
 
 

@@ -83,7 +83,7 @@ def far_end(recurrence, arguments):
 
 
 # Steps of a tile, of two rows in both layouts; a product of 300 factors of 0.05 is 1e-390.
-(TILE,) = {plan(layout, 2, 300, reads=2, outputs=1).block_steps for layout in ("rows", "columns")}
+(TILE,) = {plan(layout, 2, 300, reads=2, outputs=1, itemsize=4).block_steps for layout in ("rows", "columns")}
 LENGTHS = [(layout, axis, steps) for layout, axis in (("batch-major", -1), ("time-major", 0)) for steps in (TILE, TILE + 1, 300)]
 
 

@@ -32,14 +32,14 @@ def test_noise_changes_nothing():
 def test_it_is_followed(tmp_path):
     file = tmp_path / "there" / "tuning.json"
     tune.write(file, dataclasses.replace(MEASURED, lanes=(256, 32)), {"device": "some GPU"})
-    code = "from rlscan.spec.plan import plan, TUNING; print(plan('rows', 1000, 512, 4, 2).rows, TUNING.lanes[1])"
+    code = "from rlscan.spec.plan import plan, TUNING; print(plan('rows', 1000, 512, 4, 2, 4).rows, TUNING.lanes[1])"
     for name, environment in (("named", {"RLSCAN_TUNING": str(file)}), ("in the configuration", {"XDG_CONFIG_HOME": str(tmp_path / "home")})):
         if name != "named":
             file = tmp_path / "home" / "rlscan" / "tuning.json"
             tune.write(file, dataclasses.replace(MEASURED, lanes=(256, 32)), {})
         out = subprocess.run([sys.executable, "-c", code], env=_environment() | environment, check=True, capture_output=True, text=True).stdout
         assert out.split() == ["8", "32"], name
-    assert plan("rows", 1000, 512, 4, 2).rows == MEASURED.lanes[0] // 32
+    assert plan("rows", 1000, 512, 4, 2, 4).rows == MEASURED.lanes[0] // 32
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"tuning": {"lanes": 1}}', json.dumps({"tuning": dataclasses.asdict(MEASURED) | {"warps": -1}})])

@@ -80,7 +80,8 @@ class Prepared:
         if self.empty:
             return
         place = geometry(call, {name: (tuple(array.shape), array.stride()) for name, array in call.arrays.items()}, self.like.stride())
-        chosen = chosen or plan("rows" if place.steps_are_contiguous else "columns", place.num_rows, place.steps, code.reads, code.outputs)
+        layout = "rows" if place.steps_are_contiguous else "columns"
+        chosen = chosen or plan(layout, place.num_rows, place.steps, code.reads, code.outputs, self.like.dtype.itemsize)
         if chosen.segments > 1:
             self.scratch["totals"] = (2, place.num_rows, chosen.segments), self.like.dtype
             if code.nearest:
