@@ -274,7 +274,7 @@ class Bench:
         function, operands = self._checked(entry, row)
         if row.failure:
             return
-        # JAX's are timed by no other method
+        # gradients are compared with JAX's, which are timed by no other method
         timing = (engine.trace_time if entry.workload.wanted else engine.device_time)(function, operands)
         row.us, row.low, row.high, row.method = timing.us, timing.low, timing.high, timing.method
         row.copy_us = self._copier(entry).copy_time(row.size, timing.method).us
@@ -430,9 +430,8 @@ def judgements(found: Found) -> list[Judgement]:
 def _twins(found: Found) -> list[Judgement]:
     torch = {row.place: row for row in found.rows if row.implementation == RLSCAN and row.framework == "torch"}
     pairs = [(row, torch[row.place]) for row in found.rows if row.implementation == RLSCAN and row.framework == "jax" and row.place in torch]
-    pairs = [(jax, twin) for jax, twin in pairs if jax.device != "cpu"]
-    # what was timed by something else is not compared
-    pairs = [(jax, twin) for jax, twin in pairs if jax.method in ("trace", "")]
+    # what was timed by something else is not compared; what failed was timed by nothing
+    pairs = [(jax, twin) for jax, twin in pairs if jax.device != "cpu" and jax.method in ("trace", "")]
     return [Judgement(TARGETS["twins"], jax.key, jax.traced / twin.traced if jax.traced and twin.traced else None) for jax, twin in pairs]
 
 

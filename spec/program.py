@@ -60,7 +60,8 @@ class Program:
     @property
     def reads(self) -> int:
         """How many elements are loaded at each step: what trails the scan is in registers, and an expectation is made of two."""
-        return sum((1 + (at == ACTIONS)) * (at not in (ROW, NUMBER) and behind < 0) for at, behind in zip(self.at, self.behind, strict=True))
+        loaded = [at for at, behind in zip(self.at, self.behind, strict=True) if at not in (ROW, NUMBER) and behind < 0]
+        return len(loaded) + loaded.count(ACTIONS)
 
     @property
     def outputs(self) -> int:

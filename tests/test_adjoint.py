@@ -219,7 +219,7 @@ def test_a_gradient_that_nothing_flows_to_is_0_and_starts_no_kernel():
 
 @pytest.mark.parametrize("op", ["gae", "vtrace", "retrace", "affine_scan"])
 def test_nothing_but_kernels_is_started_for_gradients(op):
-    """A constant of its own is a kernel that fills it: half of what PyTorch did for a gradient was that once."""
+    """A constant is a kernel of its own that fills it: PyTorch started one for each gradient, and nobody used it."""
     torch, launch = pytest.importorskip("torch"), pytest.importorskip("rlscan.torch_triton.launch")
     from torch.utils._python_dispatch import TorchDispatchMode
 
