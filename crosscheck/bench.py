@@ -44,6 +44,7 @@ from rlscan.crosscheck.workloads import (
     sampled,
     worst,
 )
+from rlscan.spec.adjoint import incoming
 
 KIND = "benchmark"
 """By which a JSON file says what it is."""
@@ -206,15 +207,24 @@ class Entry:
         baseline = BASELINES.get(self.implementation)
         return array.astype(baseline.flags) if baseline and array.dtype == bool else array
 
+    def operation(self) -> Callable[..., Any]:
+        return functools.partial(getattr(importlib.import_module(PACKAGES[self.framework]), self.workload.op), **self.workload.numbers())
+
+    def operands(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """What the function is given."""
+        if self.workload.wanted and self.framework == "jax":
+            return forward_in_jax(self.workload, self.operation(), arrays)
+        return dict(arrays)
+
     def function(self) -> Function:
         if self.implementation in BASELINES:
             return BASELINES[self.implementation].make(self.device)
-        operation, numbers = getattr(importlib.import_module(PACKAGES[self.framework]), self.workload.op), self.workload.numbers()
         if self.workload.wanted:
-            return {"torch": backward_in_torch, "jax": backward_in_jax}[self.framework](self.workload, functools.partial(operation, **numbers))
+            return backward_in_torch(self.workload, self.operation()) if self.framework == "torch" else backward_in_jax(self.workload)
+        operation = self.operation()
 
         def rlscan(operands: Mapping[str, Any]) -> tuple:
-            results = operation(**operands, **numbers)
+            results = operation(**operands)
             return as_tuple(results)
 
         return rlscan
@@ -285,7 +295,7 @@ class Bench:
         """The function and its arrays, once it is known whether the results agree."""
         workload, engine = entry.workload, self.engine(entry.framework, entry.device)
         made, limits = self.problem(workload)
-        operands = {name: engine.place(workload.laid_out(entry.prepared(name, array))) for name, array in made.items()}
+        operands = entry.operands({name: engine.place(workload.laid_out(entry.prepared(name, array))) for name, array in made.items()})
         function = entry.function()
         row.size, row.checked = bytes_moved(workload, made), sampled(workload)
         row.distance = worst(workload, [as_numpy(result) for result in engine.compiled(function)(operands)], limits)
@@ -466,16 +476,24 @@ def backward_in_torch(workload: Workload, operation: Callable[..., Any]) -> Func
     return backward
 
 
-def backward_in_jax(workload: Workload, operation: Callable[..., Any]) -> Function:
-    """What is pulled back alone: XLA leaves out results that nobody looks at."""
+def forward_in_jax(workload: Workload, operation: Callable[..., Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """What there is on the way back: the gradients that come in, and what `jax.vjp` kept."""
+    import jax
+
+    @jax.jit
+    def kept(given: Mapping[str, Any], at: Mapping[str, Any]) -> Any:
+        return jax.vjp(lambda at: as_tuple(operation(**given, **at)), at)[1]
+
+    given = {name: arrays[name] for name in workload.given if name not in workload.wanted}
+    came_in = {incoming(name): arrays[incoming(name)] for name in workload.recurrence.output_names}
+    return {"pull": kept(given, {name: arrays[name] for name in workload.wanted}), **came_in}
+
+
+def backward_in_jax(workload: Workload) -> Function:
+    """What is pulled back alone."""
 
     def backward(operands: Mapping[str, Any]) -> tuple:
-        import jax
-
-        def results(at: Mapping[str, Any]) -> tuple:
-            return as_tuple(operation(**{name: operands[name] for name in workload.given} | dict(at)))
-
-        (found,) = jax.vjp(results, {name: operands[name] for name in workload.wanted})[1](tuple(workload.came_in(operands)))
+        (found,) = operands["pull"](tuple(workload.came_in(operands)))
         return tuple(found[name] for name in workload.wanted)
 
     return backward

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlscan.crosscheck.draw import defaults
-from rlscan.spec.adjoint import incoming, pulled_back_by
+from rlscan.spec.adjoint import STATES, incoming, pulled_back_by
 from rlscan.spec.bound import bound, distance
 from rlscan.spec.calls import Call, check
 from rlscan.spec.derivative import gradients
@@ -197,7 +197,7 @@ def groups() -> dict[str, tuple[Workload, ...]]:
 
 
 def ways_to_differentiate(workload: Workload) -> list[tuple[str, ...]]:
-    """By what results are linear in, and by all floating arrays, where that is more: then the gradients depend on the states, which are computed anew."""
+    """By what results are linear in, and by all floating arrays, where that is more: then the gradients depend on the states too."""
     arguments = {argument.name: argument for argument in workload.recurrence.arguments}
     floating = [name for name in workload.given if not arguments[name].flag]
     linear = [name for name in floating if not arguments[name].logarithm and arguments[name].shape != "parameter"]
@@ -346,12 +346,14 @@ def sampled(workload: Workload) -> float:
 def bytes_moved(workload: Workload, made: dict[str, np.ndarray]) -> int:
     """What must be read and written at least: each argument and each result once.
 
-    Of `final_values`, which are read where truncated, the sectors that hold one. Of arguments that are differentiated, what their gradients depend on.
+    Of `final_values`, which are read where truncated, the sectors that hold one. Of arguments that are differentiated, what their gradients depend on, and the
+    result that tells the states where they depend on these.
     """
+    result = 4 * workload.rows * workload.steps
     if workload.wanted:
         read = _differentiated(workload, made)
-        return sum(made[name].nbytes for name in workload.wanted) + sum(made[name].nbytes for name in made if name in read)
-    results = 4 * workload.rows * workload.steps * len(workload.recurrence.output_names)
+        return sum(made[name].nbytes for name in workload.wanted) + sum(made[name].nbytes for name in made if name in read) + result * (STATES in read)
+    results = result * len(workload.recurrence.output_names)
     return results + sum(_touched(workload, name, made) for name in made)
 
 
@@ -367,7 +369,7 @@ def _differentiated(workload: Workload, made: dict[str, np.ndarray]) -> set[str]
     one = {name: made[name][:1] for name in workload.given}
     call = check(workload.recurrence, workload.numbers() | {"time_axis": 1} | one, NumPyArrays())
     arrived = dict.fromkeys(workload.recurrence.output_names, np.zeros((1, workload.steps)))
-    pulled_back_by(look, WholeNumPyArrays(np.float64, call.dtype), call, arrived, workload.wanted)
+    pulled_back_by(look, WholeNumPyArrays(np.float64, call.dtype), call, arrived, workload.wanted, arrived)
     return read
 
 

@@ -18,7 +18,7 @@ from rlscan.jax_pallas._tangent_primitive import linear
 from rlscan.jax_pallas.arrays import UNROLL, WholeArrays, compiled
 from rlscan.jax_pallas.sharded import split_rows
 from rlscan.spec import coefficients
-from rlscan.spec.adjoint import pulled_back_by
+from rlscan.spec.adjoint import pulled_back_by, telling
 from rlscan.spec.calls import Call
 from rlscan.spec.derivative import differentiated
 from rlscan.spec.steps import FiniteSteps, Steps
@@ -53,42 +53,47 @@ def differentiable(call: Call, values: Values, kernels: Values | None = None) ->
 
     @outputs.defjvp
     def _(primals: Any, tangents: Any) -> Any:
-        own = derivative.primals(of(primals[0])), [tangents[0]["arrays"][name] for name in derivative.floating]
-        return outputs(*primals), tuple(linear(derivative, *own) if kernels else derivative.tangents(*own))
+        results = outputs(*primals)
+        own = derivative.primals(of(primals[0]), results), [tangents[0]["arrays"][name] for name in derivative.floating]
+        return results, tuple(linear(derivative, *own) if kernels else derivative.tangents(*own))
 
     return outputs(given)
 
 
 @dataclasses.dataclass(frozen=True)
 class Derivative:
-    """Of all calls that differ in nothing but the contents of their arrays and numbers, whose primals they are.
+    """Of all calls that differ in nothing but the contents of their arrays and numbers, whose primals they are, with the result that tells the states.
 
     Attributes:
         kind: what they have in common.
         names: of arrays, then of numbers.
         floating: the arrays that have a tangent.
         kernels: what gives gradients, where it can.
+        told: that result, if there is one that kernels make use of.
     """
 
     kind: tuple[Any, ...]
     names: tuple[tuple[str, ...], tuple[str, ...]]
     floating: tuple[str, ...]
     kernels: Values | None
+    told: str | None
 
     @staticmethod
     def of(call: Call, kernels: Values | None) -> Derivative:
         kind = (call.wiring, call.shape, call.frame_ndim, call.time_axis, call.dtype, call.fades)
-        return Derivative(kind, (tuple(call.arrays), tuple(call.numbers)), differentiated(call), kernels)
+        told = telling(call.wiring, call.dtype) if kernels else None
+        return Derivative(kind, (tuple(call.arrays), tuple(call.numbers)), differentiated(call), kernels, told.result if told else None)
 
-    def primals(self, call: Call) -> list[Any]:
+    def primals(self, call: Call, results: Sequence[jax.Array]) -> list[Any]:
         # JAX sorts dictionaries
         arrays, numbers = self.names
-        return [*(call.arrays[name] for name in arrays), *(call.numbers[name] for name in numbers)]
+        named = dict(zip(call.recurrence.output_names, results, strict=True))
+        return [*(call.arrays[name] for name in arrays), *(call.numbers[name] for name in numbers), *([named[self.told]] if self.told else [])]
 
     def call(self, primals: Sequence[Any]) -> Call:
         wiring, shape, frame_ndim, time_axis, dtype, fades = self.kind
         arrays, numbers = self.names
-        of_arrays, of_numbers = (dict(zip(arrays, primals, strict=False)), dict(zip(numbers, primals[len(arrays) :], strict=True)))
+        of_arrays, of_numbers = (dict(zip(arrays, primals, strict=False)), dict(zip(numbers, primals[len(arrays) :], strict=False)))
         return Call(wiring, of_arrays, of_numbers, shape, frame_ndim, time_axis, dtype, None, fades)
 
     def finite(self, call: Call, some: Sequence[str]) -> Callable[..., tuple[jax.Array, ...]]:
@@ -117,7 +122,8 @@ class Derivative:
         def by_kernels(primals: list[jax.Array], gradients: list[jax.Array | None]) -> list[jax.Array]:
             call = self.call(primals)
             came_in = {name: one for name, one in zip(call.recurrence.output_names, gradients, strict=True) if one is not None}
-            found = pulled_back_by(self.kernels, WholeArrays(call.dtype), call, came_in, names) if self.kernels else None
+            results = {self.told: primals[-1]} if self.told else None
+            found = pulled_back_by(self.kernels, WholeArrays(call.dtype), call, came_in, names, results) if self.kernels else None
             return by_whole_arrays(primals, gradients) if found is None else [found[name].astype(call.arrays[name].dtype) for name in names]
 
         @by_kernels.defjvp

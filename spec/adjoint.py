@@ -26,7 +26,7 @@ from rlscan.spec.taps import STATE, STATE_BEYOND, At, Constant, Outside, Read, S
 from rlscan.spec.terms import Term, Terms, function_of, in_order, is_zero, pulled_back, symbol, symbols, term, with_symbols
 
 STATES = "states"
-"""The argument of an adjoint that is y at every step."""
+"""The argument of an adjoint that is y at every step, or the result of the call that tells it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,15 +35,25 @@ class Adjoint:
 
     Attributes:
         recurrence: of z; its results are `steps` and `rows`.
-        states: the recurrence that gives y at every step, if the gradients depend on it; its arguments are those of the call.
+        states: the recurrence that gives y at every step, if the gradients depend on it and no result tells it; its arguments are those of the call.
+        result: the result that tells it.
         steps: the arguments whose gradient it gives at every step; of an expectation over actions, that by it, under the name of the values.
         rows: those to which something flows from the scan's last step, one number for each row.
     """
 
     recurrence: Recurrence
     states: Recurrence | None
+    result: str | None
     steps: tuple[str, ...]
     rows: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Telling:
+    """The result of a call that tells y at every step: it is y, or the sum of y and an argument."""
+
+    result: str
+    added: str | None
 
 
 def incoming(output: str) -> str:
@@ -62,23 +72,49 @@ def of_rows(argument: str) -> str:
 
 
 @functools.cache
-def adjoint(wiring: Wiring, dtype: str, wanted: frozenset[str], given: frozenset[str]) -> Adjoint | None:
+def adjoint(wiring: Wiring, dtype: str, wanted: frozenset[str], given: frozenset[str], kept: bool = False) -> Adjoint | None:
     """What gives the gradients of a call by the arguments `wanted`, where gradients come in for the outputs `given`; None where kernels can't.
 
     They can't look for the nearest valid steps on both sides: with `valid` they give gradients that depend on nothing of the step after.
+    `kept` says that the result that tells y, if there is one, is still at hand.
     """
-    derived = _Derivation(wiring, dtype, wanted, given)
+    derived = _Derivation(wiring, dtype, wanted, given, telling(wiring, dtype) if kept else None)
     try:
         return derived.adjoint()
     except _NotReadError:
         return None
 
 
+@functools.cache
+def telling(wiring: Wiring, dtype: str) -> Telling | None:
+    """Which result tells y. With `valid` none does, for y is something where results are 0."""
+    if wiring.validity == "given":
+        return None
+    sums = None
+    for name, output in _Derivation(wiring, dtype).outputs().items():
+        if output is _STATE:
+            return Telling(name, None)
+        other = [one for one in output.operands if one is not _STATE] if output.operation == "+" and _STATE in output.operands else []
+        if len(other) == 1 and other[0].operation == "symbol" and other[0].of[0].source == (read := Read(other[0].of[0].source.source)) and not wiring.seed:
+            sums = sums or Telling(name, read.source)
+    return sums
+
+
 def pulled_back_by(
-    run: Callable[[Call], Sequence[Any]], library: WholeArrays, call: Call, gradients: Mapping[str, Any], wanted: Collection[str]
+    run: Callable[[Call], Sequence[Any]],
+    library: WholeArrays,
+    call: Call,
+    gradients: Mapping[str, Any],
+    wanted: Collection[str],
+    results: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
-    """The gradients by the arguments `wanted` where these come in for outputs; `run` gives the outputs of a call by kernels. None where those can't."""
-    derived = adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(gradients))
+    """The gradients by the arguments `wanted` where these come in for outputs; `run` gives the outputs of a call by kernels. None where those can't.
+
+    `results` of the call that are still at hand spare what would give them again.
+    """
+    told = telling(call.wiring, call.dtype)
+    kept = told is not None and results is not None and told.result in results
+    derived = adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(gradients), kept)
     if derived is None:
         return None
     if call.wiring.validity == "derived":
@@ -91,6 +127,8 @@ def pulled_back_by(
         seed = call.wiring.seed
         of_states = {**call.arrays, **({seed: finite.number(library.number(call.arrays[seed]))} if seed else {})}
         (arrays[STATES],) = run(call_of(call, derived.states, of_states))
+    elif derived.result is not None and results is not None:
+        arrays[STATES] = results[derived.result]
     found: dict[str, Any] = {}
     if derived.steps or derived.rows:
         made = dict(zip(derived.recurrence.output_names, run(call_of(call, derived.recurrence, arrays)), strict=True))
@@ -148,8 +186,14 @@ class _Leaf:
     at: Literal["step", "before", "last"] = "step"
 
 
+_STATE = symbol(_Leaf(STATE))
+
+
 class _Derivation:
-    def __init__(self, wiring: Wiring, dtype: str, wanted: frozenset[str], given: frozenset[str]) -> None:
+    def __init__(
+        self, wiring: Wiring, dtype: str, wanted: frozenset[str] = frozenset(), given: frozenset[str] = frozenset(), told: Telling | None = None
+    ) -> None:
+        self.told = told
         self.wiring, self.recurrence, self.wanted = wiring, wiring.recurrence, wanted
         self.arguments = {argument.name: argument for argument in self.recurrence.arguments}
         self.finite = Finite(Terms, Term, dtype)
@@ -160,23 +204,28 @@ class _Derivation:
         self.past: At = behind if self.backward else ahead
         self.future: At = ahead if self.backward else behind
         self.given = [name for name in self.recurrence.output_names if name in given]
+        # outside the window y is the seed or 0: there the result is what is added to it
+        edges = [read.edge for read in wiring.reads if told and read.source == told.added and read.at == self.future]
+        self.edge = wiring.seed or next(iter(edges), 0.0)
 
     def tap(self, tap: int | Constant | Outside | str) -> Term:
         if isinstance(tap, Constant):
             return term(tap.value)
         return symbol(_Leaf(self.wiring.reads[tap] if isinstance(tap, int) else tap))
 
+    def outputs(self) -> dict[str, Term]:
+        made: Any = _STATE
+        if self.recurrence.outputs is not None:
+            made = self.finite.bound(self.recurrence.outputs)(*map(self.tap, self.wiring.outputs))
+        return dict(zip(self.recurrence.output_names, map(term, made if isinstance(made, tuple) else (made,)), strict=True))
+
     def adjoint(self) -> Adjoint:
         alpha, beta = map(term, self.finite.bound(self.recurrence.coefficients)(*map(self.tap, self.wiring.coefficients)))
-        outputs: Any = self.tap(STATE)
-        if self.recurrence.outputs is not None:
-            outputs = self.finite.bound(self.recurrence.outputs)(*map(self.tap, self.wiring.outputs))
-        outputs = dict(zip(self.recurrence.output_names, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
-        state, beyond = symbol(_Leaf(STATE)), symbol(_Leaf(STATE_BEYOND))
+        outputs, beyond = self.outputs(), symbol(_Leaf(STATE_BEYOND))
 
-        of_outputs = pulled_back([(term(outputs[name]), symbol(_Leaf(incoming(name)))) for name in self.given])
+        of_outputs = pulled_back([(outputs[name], symbol(_Leaf(incoming(name)))) for name in self.given])
         nothing = term(0.0)
-        of_state, of_beyond = of_outputs.get(state, nothing), of_outputs.get(beyond, nothing)
+        of_state, of_beyond = of_outputs.get(_STATE, nothing), of_outputs.get(beyond, nothing)
         z = symbol(_Leaf("z")) if not is_zero(of_state) or not is_zero(of_beyond) else nothing
         of_coefficients = pulled_back([(alpha, z), (beta, z * self.tap(STATE_BEYOND))])
 
@@ -246,6 +295,8 @@ class _Derivation:
         name, frame = self.recurrence.name, self.recurrence.frame
         came_in = [dataclasses.replace(frame, name=incoming(output), default=None, logarithm=False) for output in self.given]
         places = _Places(self.read)
+        of_z = (self.as_told(of_z[0]), self.as_told(of_z[1]))
+        steps, rows = ({name: self.as_told(one) for name, one in some.items()} for some in (steps, rows))
         last_only = tuple(map(of_rows, rows))
         recurrence = dataclasses.replace(
             self.recurrence,
@@ -262,11 +313,24 @@ class _Derivation:
             extra_taps=places.taps,
         )
         states = None
-        if any(isinstance(source, Read) and source.source == STATES for _, (source,) in places.taps):
+        needed = any(isinstance(source, Read) and source.source == STATES for _, (source,) in places.taps)
+        if needed and not self.told:
             places = _Places(lambda leaf: (self.given_as_before(leaf.source), self.value(leaf)))
             function = places.function(f"{name}_states", [self.finite.number(one) for one in of_states])
             states = dataclasses.replace(self.recurrence, coefficients=function, outputs=None, output_names=(STATES,), result=None, extra_taps=places.taps)
-        return Adjoint(recurrence, states, tuple(steps), tuple(rows))
+        return Adjoint(recurrence, states, self.told.result if needed and self.told else None, tuple(steps), tuple(rows))
+
+    def as_told(self, one: Term) -> Term:
+        """The same, in which y is what the result tells."""
+        if not self.told or not self.told.added:
+            return one
+        added = {STATE: Read(self.told.added), STATE_BEYOND: Read(self.told.added, self.future, edge=self.edge)}
+
+        def told(own: Term) -> Term:
+            leaf = own.of[0]
+            return own - symbol(_Leaf(added[leaf.source], leaf.at)) if leaf.source in (STATE, STATE_BEYOND) else own
+
+        return with_symbols(one, told)
 
     def read(self, leaf: _Leaf) -> tuple[Source | str, Callable[[Term], Term]]:
         """Where the adjoint reads what a symbol stands for, and what makes it finite."""
@@ -286,7 +350,7 @@ class _Derivation:
             # a step that is not valid has that of the last one that is
             return STATE_BEYOND if leaf.at == "before" else STATE
         if source == STATE_BEYOND:
-            source = Read(STATES, self.future, edge=self.wiring.seed or 0.0)
+            source = Read(STATES, self.future, edge=self.edge)
         elif isinstance(source, str):
             source = Read(STATES if source == STATE else source)
         if not isinstance(source, Read):

@@ -2,7 +2,7 @@
 
 `gradient_bound(call, cotangents)` gives an absolute bound for each element of each gradient, in the notation of `bound`. The call that is differentiated is
 that of `FlowingSteps`, run on `Taped` arrays of `Rounded` numbers. So whatever is elementwise in a derivative has the error that `Rounded` gives it.
-Four things are left.
+Five things are left.
 
 1. Sums. A gradient that arrives from several places, by repetition of an argument along an axis or by several reads of one step, is their sum in any
    order. Of k terms that are not exactly 0, each passes at most k - 1 additions, and no partial sum is larger than that of all |terms| with their errors:
@@ -28,6 +28,8 @@ Four things are left.
 
 4. A selection that rounding can turn, as where a ratio is clipped, has the difference of the two branches in its derivative as well: `Rounded.where`.
 
+5. y may be taken from a result, which is y or its sum with an argument (`adjoint.telling`): then it is that sum, rounded, less the argument.
+
 The oracle errs by the same expression in its own u, as in `bound`.
 """
 
@@ -37,10 +39,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from rlscan.spec.adjoint import telling
 from rlscan.spec.bound import Rounded, absolute, arithmetic_of, meet, scan
 from rlscan.spec.calls import Call
 from rlscan.spec.derivative import Pull, Tape, Taped, differentiated, pulled_back
-from rlscan.spec.steps import FiniteSteps
+from rlscan.spec.steps import FiniteSteps, beside
 
 
 def gradient_bound(call: Call, cotangents: Sequence[np.ndarray]) -> Mapping[str, np.ndarray]:
@@ -53,23 +56,27 @@ def gradient_bound(call: Call, cotangents: Sequence[np.ndarray]) -> Mapping[str,
 
 
 def _outputs(taps: FiniteSteps, tape: Tape) -> Sequence[Taped]:
-    (alpha, beta), seed = taps.coefficients(), taps.seed()
-    state = taps.finite(_scan(tape, alpha, beta, seed, taps.call.backward))
+    (alpha, beta), seed, told = taps.coefficients(), taps.seed(), telling(taps.call.wiring, taps.call.dtype)
+    added = taps.array(told.added).value if told and told.added else None
+    state = taps.finite(_scan(tape, alpha, beta, seed, taps.call.backward, added))
     return taps.outputs(state, taps.beside(state, seed, taps.call.backward))
 
 
-def _scan(tape: Tape, alpha: Taped, beta: Taped, seed: Taped, backward: bool) -> Taped:
-    """The states at every step, with the derivative of sections 2 and 3."""
+def _scan(tape: Tape, alpha: Taped, beta: Taped, seed: Taped, backward: bool, added: Rounded | None) -> Taped:
+    """The states at every step, with the derivative of sections 2 and 3; what they were `added` to in the result that tells them."""
     arithmetic = arithmetic_of(alpha.value.arithmetic.dtype)
     there = scan(alpha.value, beta.value, seed.value, backward)
     nothing = arithmetic.operand(np.zeros((1, *seed.shape)))
+    state, beyond = there.state, there.beyond
+    if added is not None:
+        state, beyond = state + added - added, beyond + (here := beside(arithmetic.joined, added, nothing, backward)) - here
 
     def back(g: Rounded) -> tuple[Rounded, Rounded, Rounded]:
         ahead, behind = (g, nothing) if backward else (nothing, g)
         entering, leaving = (nothing, beta.value) if backward else (beta.value, nothing)
         found = scan(arithmetic.joined(ahead, behind), arithmetic.joined(entering, leaving), nothing[0], not backward)
         inside = slice(0, -1) if backward else slice(1, None)
-        z, y, z_sums, y_sums = found.state[inside], there.beyond, found.sums[inside], there.sums_beyond
+        z, y, z_sums, y_sums = found.state[inside], beyond, found.sums[inside], there.sums_beyond
         inherited = 2 * (meet(y_sums, z.error) + meet(z_sums, y.error)) + arithmetic.u * meet(z.error, y.error) + meet(z_sums, y_sums)
         flushed = 8 * (len(g.value) + 1) * arithmetic.tiny / arithmetic.u * found.grown[inside] * there.grown_beyond
         exact = (z_sums == 0) | (y_sums == 0)
@@ -87,4 +94,4 @@ def _scan(tape: Tape, alpha: Taped, beta: Taped, seed: Taped, backward: bool) ->
 
         return pull
 
-    return Taped(tape, there.state, [(array, part(which)) for which, array in enumerate((alpha, beta, seed))])
+    return Taped(tape, state, [(array, part(which)) for which, array in enumerate((alpha, beta, seed))])

@@ -8,12 +8,12 @@ import numpy as np
 import numpy as xp
 import pytest
 
-from rlscan.crosscheck.backends import BACKENDS
+from rlscan.crosscheck.backends import BACKENDS, as_tuple
 from rlscan.crosscheck.draw import draw, variants
 from rlscan.crosscheck.gradients import Differentiated, GradientProblem, gradient_problems
 from rlscan.crosscheck.scenarios import Problem
 from rlscan.crosscheck.transformations import slope
-from rlscan.spec.adjoint import adjoint, incoming, pulled_back_by
+from rlscan.spec.adjoint import STATES, Telling, adjoint, incoming, pulled_back_by, telling
 from rlscan.spec.bound import distance
 from rlscan.spec.calls import check
 from rlscan.spec.derivative import differentiated, gradients
@@ -205,6 +205,42 @@ def test_the_adjoint_reads_what_gradients_depend_on():
     assert reads("gae", ("gamma",), (*window, "gamma"), numbers=("lam",)) == ({"terminated", "values", "gamma", "states", *came_in}, True)
     of_vtrace = {incoming("vs"), incoming("pg_advantages")}
     assert reads("vtrace", ("values",), ("log_rhos", *window)) == ({"log_rhos", "terminated", *of_vtrace}, False)
+
+
+def test_a_result_tells_the_states():
+    def told(op, *given):
+        return telling(wire(RECURRENCES[op], frozenset(RECURRENCES[op].argument_names) - {"valid"} | {*given}), "float32")
+
+    assert told("gae") == Telling("advantages", None)
+    assert told("vtrace") == Telling("vs", "values")
+    assert told("retrace") == Telling("targets", "q_values")
+    assert told("affine_scan") == Telling("y", None)
+    # there are states at steps that are none, where results are 0
+    assert told("gae", "valid") is None
+
+
+@each_recurrence
+def test_gradients_are_right_whether_results_are_kept_or_not(recurrence):
+    for variant in unmasked(recurrence):
+        call = drawn_call(recurrence, variant)
+        arriving = cotangents(call)
+        right, limits, asked = gradients(call, arriving), gradient_bound(call, arriving), []
+
+        def by_loop(one, asked=asked):
+            asked.append(one.recurrence.output_names)
+            return loop(one)
+
+        with np.errstate(all="ignore"):
+            results = dict(zip(recurrence.output_names, by_loop(call), strict=True))
+            for kept in (None, results):
+                asked.clear()
+                library = WholeNumPyArrays(np.float64, call.dtype)
+                found = pulled_back_by(by_loop, library, call, dict(zip(recurrence.output_names, arriving, strict=True)), list(right), kept)
+                assert found is not None
+                for name, gradient in found.items():
+                    assert distance(gradient, right[name], limits[name]).max() <= 1, f"{variant}, {name}"
+                # the states by a scan of their own, or from a result
+                assert asked.count((STATES,)) <= (kept is None)
 
 
 def test_a_gradient_that_nothing_flows_to_is_0_and_starts_no_kernel():
@@ -409,6 +445,44 @@ def test_torch_differentiates_gradients_that_the_adjoint_gave(method):
     inputs = [torch.randn(1, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)] + [torch.tensor(0.9, dtype=torch.float64, requires_grad=True)]
     assert torch.autograd.gradcheck(outputs, inputs, fast_mode=True)
     assert torch.autograd.gradgradcheck(outputs, inputs, fast_mode=True)
+
+
+@pytest.mark.parametrize("op", ["gae", "vtrace", "affine_scan"])
+def test_whoever_writes_into_results_gets_the_same_gradients(op):
+    """PyTorch's own operations fail then: what their gradients are made of is gone. Ours are made of the arguments."""
+    torch = pytest.importorskip("torch")
+    from rlscan import torch_triton
+
+    def found(spoil):
+        recurrence = RECURRENCES[op]
+        given = draw(recurrence, unmasked(recurrence, "per step")[0], (3, 5), -1)
+        tensors = {name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
+        floating = {name: x.requires_grad_() for name, x in tensors.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
+        results = as_tuple(torch_triton.run(recurrence, tensors))
+        loss = sum(result.sum() for result in results)
+        if spoil:
+            with torch.no_grad():
+                for result in results:
+                    result.mul_(100)
+        return torch.autograd.grad(loss, list(floating.values()))
+
+    for mine, right in zip(found(True), found(False), strict=True):
+        torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_are_finite_where_results_are_not():
+    """They say nothing of a result that is NaN, which the value does, but what flows elsewhere is not touched by it."""
+    torch = pytest.importorskip("torch")
+    from rlscan import torch_triton
+
+    gamma, rewards = torch.full((1, 4), 0.5, requires_grad=True), torch.tensor([[1.0, 2.0, torch.nan, 4.0]])
+    terminated = torch.tensor([[False, True, False, False]])
+    made = torch_triton.gae(rewards, torch.zeros(1, 4), terminated=terminated, bootstrap_value=torch.ones(1), gamma=gamma, lam=1.0)
+    (found,) = torch.autograd.grad(made.advantages.sum(), gamma)
+    assert made.advantages.isnan().tolist() == [[False, False, True, False]]
+    assert found.isfinite().all()
+    # of the first episode A_1 = 2, and nothing behind its end
+    assert found[0, :2].tolist() == [2, 0]
 
 
 def test_unread_arguments_may_be_anything():

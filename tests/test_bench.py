@@ -237,6 +237,13 @@ def test_bytes_are_counted_once():
     assert workloads.bytes_moved(workload, workloads.arguments(workload)) == 6 * (4 + 4 + 1 + 4 + 4) + 2 * 4
 
 
+def test_bytes_of_gradients_are_what_they_depend_on():
+    """Of a scan by its addends: what comes in, the factors, and a gradient; by both, the result that tells the states, and another gradient."""
+    by_addend, by_both = (Workload("affine_scan", 2, 3, wanted=wanted) for wanted in (("addend",), ("addend", "factor")))
+    assert workloads.bytes_moved(by_addend, workloads.arguments(by_addend)) == 6 * (4 + 4 + 4)
+    assert workloads.bytes_moved(by_both, workloads.arguments(by_both)) == 6 * (4 + 4 + 4 + 4 + 4)
+
+
 def test_of_final_values_the_sectors_count_that_are_read():
     """8 numbers of 4 bytes are a sector of 32. Of 2 x 16 the first row has flags in one sector, the second in both; time-major neighbours are rows."""
     flags = np.zeros((2, 16), bool)

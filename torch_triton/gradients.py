@@ -9,6 +9,7 @@ way: with `y_t = alpha_t + beta_t y_(t+1)` and a gradient `g_t` that comes in fo
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from rlscan.spec import coefficients
-from rlscan.spec.adjoint import pulled_back_by
+from rlscan.spec.adjoint import adjoint, pulled_back_by
 from rlscan.spec.binding import bind
 from rlscan.spec.calls import Call
 from rlscan.spec.derivative import differentiated
@@ -48,33 +49,66 @@ def differentiable(call: Call, values: Callable[[Call], Outs], scan: Scan) -> Ou
 
 
 class _Differentiable(torch.autograd.Function):
-    """A call, of which nothing is kept but what was given."""
+    """A call, of which nothing is kept but what was given, and the result that tells the states where gradients depend on these."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, values: Callable[[Call], Outs], scan: Scan, *arrays: torch.Tensor) -> Outs:
         ctx.call, ctx.values, ctx.scan = call, values, scan
         ctx.save_for_backward(*(array.clone() if array.is_inference() else array for array in arrays))
         ctx.set_materialize_grads(False)
-        return values(call.with_arrays({name: array.detach() for name, array in zip(call.arrays, arrays, strict=True)}))
+        call = call.with_arrays(dict(zip(call.arrays, arrays, strict=True)))
+        results = values(call.with_arrays({name: array.detach() for name, array in call.arrays.items()}))
+        ctx.kept = _Kept.of(call, _wanted(ctx, call), results)
+        return results
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         call = ctx.call.with_arrays(dict(zip(ctx.call.arrays, ctx.saved_tensors, strict=True)))
         came_in = {name: gradient for name, gradient in zip(call.recurrence.output_names, gradients, strict=True) if gradient is not None}
-        own = ctx.needs_input_grad[-len(call.arrays) :]
-        needed = dict(zip(call.arrays, own, strict=True))
-        wanted = [name for name in differentiated(call) if needed[name]]
-        found = pulled_back(call, came_in, wanted, ctx.values, ctx.scan) if came_in and wanted else {}
-        return (*(None,) * (len(ctx.needs_input_grad) - len(own)), *map(found.get, call.arrays))
+        wanted = _wanted(ctx, call)
+        found = pulled_back(call, came_in, wanted, ctx.values, ctx.scan, ctx.kept.unchanged()) if came_in and wanted else {}
+        return (*(None,) * (len(ctx.needs_input_grad) - len(call.arrays)), *map(found.get, call.arrays))
+
+
+def _wanted(ctx: Any, call: Call) -> list[str]:
+    """The arguments that gradients are wanted by."""
+    needed = dict(zip(call.arrays, ctx.needs_input_grad[-len(call.arrays) :], strict=True))
+    return [name for name in differentiated(call) if needed[name]]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """A result that gradients are made of, and which version of it: whoever writes into results may, and gradients are made without it then."""
+
+    result: dict[str, torch.Tensor]
+    version: int = 0
+
+    @staticmethod
+    def of(call: Call, wanted: Sequence[str], results: Outs) -> _Kept:
+        derived = adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(call.recurrence.output_names), kept=True)
+        if derived is None or derived.result is None:
+            return _Kept({})
+        result = results[call.recurrence.output_names.index(derived.result)]
+        # without what it was made by, which keeps this
+        return _Kept({derived.result: result.detach()}, result._version)
+
+    def unchanged(self) -> dict[str, torch.Tensor]:
+        return {name: result for name, result in self.result.items() if result._version == self.version}
 
 
 def pulled_back(
-    call: Call, gradients: Mapping[str, torch.Tensor], wanted: Sequence[str], values: Callable[[Call], Outs], scan: Scan
+    call: Call,
+    gradients: Mapping[str, torch.Tensor],
+    wanted: Sequence[str],
+    values: Callable[[Call], Outs],
+    scan: Scan,
+    results: Mapping[str, torch.Tensor] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """The gradients by the arguments `wanted`, where these come in for outputs. Where gradients are recorded, they have a derivative too."""
+    """The gradients by the arguments `wanted`, where these come in for outputs, of which `results` may be at hand. Where gradients are recorded, they have
+    a derivative too."""
     # an adjoint has none
     if not torch.is_grad_enabled() and not in_forward_mode() and 0 not in call.shape and are_single(gradients.values()) and are_readable(gradients.values()):
-        found = pulled_back_by(values, WholeTensors(call.dtype, call.device), call, gradients, wanted)
+        found = pulled_back_by(values, WholeTensors(call.dtype, call.device), call, gradients, wanted, results)
         if found is not None:
             return {name: gradient.to(call.arrays[name].dtype) for name, gradient in found.items()}
     create_graph = torch.is_grad_enabled()
