@@ -82,7 +82,7 @@ def kernels_call(build: Build, call: Call, empty: Callable[[tuple[int, ...], str
     """The call whose kernels are meant: this one, or the one that gives its gradients."""
     if not build.wanted:
         return call
-    derived = adjoint(call.wiring, call.dtype, frozenset(build.wanted), frozenset(call.recurrence.output_names))
+    derived = adjoint(call.wiring, call.dtype, frozenset(build.wanted), frozenset(call.recurrence.output_names), kept=True)
     if derived is None:
         raise ValueError(f"{build}: kernels can't give these gradients")
     arrays = {name: empty(call.shape, call.dtype) for name in (*map(incoming, call.recurrence.output_names), STATES)}

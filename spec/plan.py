@@ -158,9 +158,9 @@ def plan(
         lanes = tuning.lanes[steps <= positions * each]
         rows = max(WARP, min(lanes, positions * power_of_two(num_rows))) // positions
     else:
-        narrow = tuning.narrow[0] <= num_rows < tuning.narrow[1]
-        columns = _columns(reads, outputs, itemsize, narrow)
-        rows = WARP // 2 if narrow else min(WARP, power_of_two(num_rows))
+        width: Width = "few" if num_rows < tuning.narrow[0] else "narrow" if num_rows < tuning.narrow[1] else "wide"
+        columns = _columns(reads, outputs, itemsize, width)
+        rows = WARP // 2 if width == "narrow" else min(columns.rows, power_of_two(num_rows))
         fewest, most = tuning.positions
         positions = max(fewest, min(int(most * columns.most), power_of_two(tuning.warps * columns.wanted * WARP // num_rows)))
         if num_rows < WARP:
@@ -173,8 +173,8 @@ def plan(
     segments = max(1, min(tuning.programs[layout == "columns"] // (-(-num_rows // rows) * warps), steps // tuning.shortest, tuning.segments))
     per_segment = -(-blocks // segments)
     if layout == "rows":
-        # two tiles are all that the program has
-        turn = 2 if per_segment == 2 else 1
+        # two tiles are all that the program has; more outputs than that are stored while the second one is waited for
+        turn = 2 if per_segment == 2 and outputs <= 2 else 1
     else:
         # one empty tile of few costs more than it saves
         turn = 1 if per_segment % columns.turn and per_segment < 8 else columns.turn
@@ -184,34 +184,44 @@ def plan(
     return Plan(layout, rows, positions, each, -(-blocks // per_segment), per_segment, columns.abreast, turn)
 
 
+Width = Literal["few", "narrow", "wide"]
+"""Whether contiguous rows are fewer than are worth narrow programs, or are, or are more."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Columns:
     """Of contiguous rows, what depends on the registers that a thread takes; measured as `MEASURED` is, for no formula says how many they are.
 
     Attributes:
         wanted, most: times as many positions as `Tuning` has it.
+        rows: the most of a program that is not narrow.
         steps, abreast, turn: of the plan.
     """
 
     wanted: int = 1
     most: float = 1
+    rows: int = WARP
     steps: int = 8
     abreast: int = 1
     turn: int = 1
 
 
-def _columns(reads: int, outputs: int, itemsize: int, narrow: bool) -> Columns:
-    if reads > 5 or itemsize > 4:
+def _columns(reads: int, outputs: int, itemsize: int, width: Width) -> Columns:
+    if itemsize > 4:
         return Columns(most=0.5)
-    if outputs > 2:
-        return Columns()
+    if reads > 5:
+        return Columns(steps=4)
     if reads <= 2:
         return Columns(wanted=2, most=2, abreast=2)
+    if outputs > 2:
+        return Columns(wanted=2, steps=4, abreast=2, turn=2) if reads == 3 and width == "wide" else Columns()
     if reads == 3:
         return Columns(turn=2)
     if reads == 4:
-        return Columns(wanted=2, steps=8 if narrow else 4, abreast=2)
-    return Columns(wanted=2, abreast=2, turn=2 if narrow else 1)
+        return Columns(wanted=2, steps=8 if width == "narrow" else 4, abreast=2)
+    if width == "wide":
+        return Columns(rows=2 * WARP, abreast=2)
+    return Columns(wanted=2, abreast=2, turn=2 if width == "narrow" else 1)
 
 
 def power_of_two(n: int) -> int:

@@ -15,8 +15,10 @@ from rlscan import torch_triton  # noqa: E402
 from rlscan.crosscheck.backends import tensor  # noqa: E402
 from rlscan.crosscheck.draw import draw, variants  # noqa: E402
 from rlscan.crosscheck.scenarios import covering  # noqa: E402
+from rlscan.spec.adjoint import telling  # noqa: E402
 from rlscan.spec.calls import complete  # noqa: E402
 from rlscan.spec.recurrences import RECURRENCES  # noqa: E402
+from rlscan.spec.taps import wire  # noqa: E402
 from rlscan.torch_triton.operators import given_to  # noqa: E402
 
 each_recurrence = pytest.mark.parametrize("recurrence", RECURRENCES.values(), ids=RECURRENCES)
@@ -90,6 +92,13 @@ LAYOUTS = {
 }
 
 
+def kept(recurrence, made):
+    """Of results the one that tells the states, which is the first one that does."""
+    told = telling(wire(recurrence, frozenset(recurrence.argument_names) - {"valid"}), "float32")
+    assert told is not None
+    return results(made)[recurrence.output_names.index(told.result)]
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @each_recurrence
 def test_results_and_gradients_are_laid_out_as_was_promised(recurrence, layout, device):
@@ -100,7 +109,7 @@ def test_results_and_gradients_are_laid_out_as_was_promised(recurrence, layout, 
     wanted = [name for name, x in given.items() if isinstance(x, torch.Tensor) and x.is_floating_point()]
     came_in = [LAYOUTS[layout](torch.randn(3, 7, device=device)) for _ in recurrence.output_names]
     of_function = tuple(given_to(recurrence, complete(recurrence, given)))
-    for operator, args in zip(operators, (of_function, (*came_in, wanted, *of_function)), strict=True):
+    for operator, args in zip(operators, (of_function, (*came_in, kept(recurrence, operators[0](*of_function)), wanted, *of_function)), strict=True):
         torch.library.opcheck(operator, args, test_utils=("test_schema", "test_faketensor"))
         with FakeTensorMode(allow_non_fake_inputs=True):
             promised = results(operator(*args))
@@ -127,14 +136,14 @@ def test_the_operators_map_over_any_axis_at_once(recurrence, device):
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # row by row is a warning
             found = torch.func.vmap(operator, tuple(at))(*mapped)
-            pulled = torch.func.vmap(backward, (*[0] * len(came_in), None, *at), tuple(0 if name in wanted else None for name in floating(recurrence)))(
-                *came_in, wanted, *mapped
-            )
+            told = kept(recurrence, found)
+            into = (*[0] * len(came_in), None if told is None else 0, None, *at)
+            pulled = torch.func.vmap(backward, into, tuple(0 if name in wanted else None for name in floating(recurrence)))(*came_in, told, wanted, *mapped)
         for i in range(2):
             each = [x if axis is None else x.select(axis, i) for x, axis in zip(mapped, at, strict=True)]
             for mine, theirs in zip(results(found), results(operator(*each)), strict=True):
                 torch.testing.assert_close(mine[i], theirs, equal_nan=True)
-            for mine, theirs in zip(pulled, backward(*(one[i] for one in came_in), wanted, *each), strict=True):
+            for mine, theirs in zip(pulled, backward(*(one[i] for one in came_in), None, wanted, *each), strict=True):
                 if theirs.numel():
                     torch.testing.assert_close(mine[i], theirs, equal_nan=True)
 
@@ -147,7 +156,7 @@ def test_the_operator_of_gradients_keeps_pytorch_s_rules(recurrence, device):
     came_in = [torch.randn(3, 7, device=device) for _ in recurrence.output_names]
     torch.library.opcheck(
         operator,
-        (*came_in, wanted, *given_to(recurrence, complete(recurrence, given))),
+        (*came_in, None, wanted, *given_to(recurrence, complete(recurrence, given))),
         test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic"),
     )
 
@@ -203,7 +212,45 @@ def test_the_operator_of_gradients_says_what_it_can_t_take(gradient, wanted, mor
         FakeTensorMode(allow_non_fake_inputs=True) if is_fake else contextlib.nullcontext(),
         pytest.raises(error, match=f"eligibility_traces_backward: {message}"),
     ):
-        torch.ops.rlscan.eligibility_traces_backward(here(gradient), wanted, *given_to(recurrence, complete(recurrence, given)))
+        torch.ops.rlscan.eligibility_traces_backward(here(gradient), None, wanted, *given_to(recurrence, complete(recurrence, given)))
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "message"),
+    [
+        (G[:1], ValueError, r"kept_result has shape \(1, 3\); wanted that of the result, \(2, 3\)"),
+        (G.double(), TypeError, "kept_result is float64; wanted that of the result, float32"),
+        (G.to("meta"), ValueError, "kept_result is on meta; wanted that of the result"),
+    ],
+)
+def test_nor_what_was_kept(result, error, message, device):
+    recurrence = RECURRENCES["eligibility_traces"]
+    given = given_to(recurrence, complete(recurrence, {"inputs": G.to(device), "terminated": torch.zeros(2, 3, device=device)}))
+    with pytest.raises(error, match=f"eligibility_traces_backward: {message}"):
+        torch.ops.rlscan.eligibility_traces_backward(G.to(device), result if result.is_meta else result.to(device), WANTED, *given)
+
+
+def test_a_compiled_gradient_that_depends_on_states_takes_them_from_a_result(device):
+    """Written into afterwards, as PPO does with advantages, the result is not what was kept."""
+    programs = []
+
+    def backend(program, _):
+        programs.append(program)
+        return program
+
+    def loss(addend, factor):
+        y = torch_triton.affine_scan(addend, factor)
+        y.mul_(2)
+        return (y * y).sum()
+
+    from torch._dynamo.backends.common import aot_autograd
+
+    given = [torch.randn(3, 7, device=device, requires_grad=True) for _ in range(2)]
+    compiled = torch.compile(loss, fullgraph=True, backend=aot_autograd(fw_compiler=backend, bw_compiler=backend))
+    for mine, right in zip(torch.autograd.grad(compiled(*given), given), torch.autograd.grad(loss(*given), given), strict=True):
+        torch.testing.assert_close(mine, right)
+    (of_gradients,) = [node for node in programs[1].graph.nodes if "affine_scan_backward" in str(node.target)]
+    assert of_gradients.args[1] is not None
 
 
 def test_the_operator_of_gradients_refuses_those_that_kernels_can_t_give(device):
@@ -211,8 +258,8 @@ def test_the_operator_of_gradients_refuses_those_that_kernels_can_t_give(device)
     given = {"rewards": ones, "values": ones, "terminated": ones != ones, "next_values": ones, "valid": ones == ones, "gamma": ones / 2}
     arguments = given_to(recurrence, complete(recurrence, given))
     with pytest.raises(NotImplementedError, match="gae_backward: with valid, kernels give no gradients that depend on the next valid step; differentiate gae"):
-        torch.ops.rlscan.gae_backward(ones, None, ["gamma"], *arguments)
-    assert torch.ops.rlscan.gae_backward(ones, None, ["rewards"], *arguments)[0].shape == ones.shape
+        torch.ops.rlscan.gae_backward(ones, None, None, ["gamma"], *arguments)
+    assert torch.ops.rlscan.gae_backward(ones, None, None, ["rewards"], *arguments)[0].shape == ones.shape
 
 
 def test_other_sizes_are_one_program(device):

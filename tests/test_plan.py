@@ -9,7 +9,7 @@ from rlscan.spec.plan import Plan, plan
 LAYOUTS = ["rows", "columns"]
 ROWS = [1, 3, 64, 100, 1000, 4096, 16384]
 # reads, outputs, bytes of a number
-MOVED = ((2, 1, 4), (3, 2, 4), (4, 3, 4), (5, 2, 4), (5, 2, 8), (8, 2, 4))
+MOVED = ((2, 1, 4), (2, 3, 4), (3, 2, 4), (3, 3, 4), (4, 2, 4), (4, 3, 4), (5, 2, 4), (5, 2, 8), (8, 4, 4))
 STEPS = [*range(1, 300), *range(320, 20000, 64)]
 
 

@@ -5,7 +5,8 @@ import fractions
 import itertools
 import subprocess
 import sys
-from typing import Any
+import types
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from rlscan.crosscheck.scenarios import Problem, covering  # noqa: E402
 from rlscan.spec.calls import check, complete  # noqa: E402
 from rlscan.spec.plan import Plan  # noqa: E402
 from rlscan.spec.recurrences import RECURRENCES  # noqa: E402
-from rlscan.torch_triton import _private, repeated, vectorised  # noqa: E402
+from rlscan.torch_triton import _private, launch, repeated, vectorised  # noqa: E402
 from rlscan.torch_triton.arrays import Flag, Tensors  # noqa: E402
 from rlscan.torch_triton.launch import Prepared  # noqa: E402
 
@@ -466,6 +467,62 @@ def test_nothing_is_compiled_for_another_size_of_a_plan(axis, shapes, device):
     for shape in shapes:
         torch_triton.gae(**gae_of(shape, axis, device))
     assert compiled() == before
+
+
+class Started:
+    """In place of a launch."""
+
+    def __init__(self, programs, kernel, started):
+        self.grid, self.kernel, self.all = (programs, 1), kernel, started
+
+    def started(self, passed):
+        self.all.append(self.kernel)
+        return self.kernel
+
+
+@pytest.mark.parametrize(
+    ("programs", "chosen", "tried"),
+    [
+        (100, "first", []),  # all are resident
+        (150, "other", ["other"]),
+        (190, "first", ["other"]),  # not all of the others either
+        (201, "first", []),  # nor can they be, with half the warps
+    ],
+)
+def test_where_not_all_programs_are_resident_others_are_tried(programs, chosen, tried, monkeypatch):
+    started: list[str] = []
+    first, other = (cast("list[launch.Launch]", [Started(programs, name, started)]) for name in ("first", "other"))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    _, (kernel,) = launch.roomier(first, ["first"], lambda: other, {}, {"first": 100, "other": 180}.get)
+    assert (kernel, started) == (chosen, tried)
+
+
+def test_where_room_is_not_known_nothing_else_is_tried():
+    first = cast("list[launch.Launch]", [Started(1000, "first", [])])
+    assert launch.roomier(first, ["first"], lambda: pytest.fail("tried"), {}, lambda kernel: None) == (first, ["first"])
+
+
+def test_how_many_programs_are_resident(monkeypatch):
+    """Of 64 Ki registers four warps of 128 take a quarter; of 132 they take more, for a warp's come in 256s."""
+    h200 = types.SimpleNamespace(regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, warp_size=32, multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: h200)
+
+    def kernel(registers, warps):
+        return types.SimpleNamespace(n_regs=registers, metadata=types.SimpleNamespace(num_warps=warps))
+
+    assert [_private.resident(kernel(*of), 0) for of in ((128, 4), (132, 4), (16, 4), (255, 16))] == [4 * 132, 3 * 132, 16 * 132, 0]
+    assert _private.resident(types.SimpleNamespace(), 0) is None
+
+
+@pytest.mark.gpu
+def test_rows_abreast_give_the_same_bits(device):
+    made = gae_of((64, 4096), 0, device)
+    made |= {name: torch.randn_like(made[name]) for name in ("rewards", "values", "bootstrap_value")}
+    call, narrow = prepared_call(RECURRENCES["gae"], made, Plan("columns", 32, 4, 8, 1, 2))
+    wide = Prepared(call, dataclasses.replace(Plan("columns", 32, 4, 8, 1, 2), abreast=2))
+    given = {**call.arrays, **call.numbers}
+    for one, other in zip(narrow(given), wide(given), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("method", ["vectorised", "kernels", None])

@@ -112,3 +112,16 @@ def starter(kernel: Any, grid: tuple[int, int], device: int) -> Callable[..., No
         run(*grid, 1, stream_of(device), function, packed, None, None, None, *arguments)
 
     return start
+
+
+def resident(kernel: Any, device: int) -> int | None:
+    """How many programs of a compiled kernel the device holds at once by their registers and warps; None if that can't be told."""
+    properties = torch.cuda.get_device_properties(device)
+    try:
+        registers, warps = kernel.n_regs, kernel.metadata.num_warps
+        of_each, most = properties.regs_per_multiprocessor, properties.max_threads_per_multi_processor // properties.warp_size
+    except AttributeError:
+        return None
+    # a warp's are handed out in 256s
+    at_once = min(most, of_each // (-(-registers * properties.warp_size // 256) * 256)) // warps
+    return at_once * properties.multi_processor_count

@@ -16,7 +16,7 @@ from rlscan.spec.geometry import Geometry, geometry
 from rlscan.spec.plan import Plan, plan
 from rlscan.spec.program import ACTIONS, Program, multiple, program, strides
 from rlscan.spec.taps import wire
-from rlscan.torch_triton._private import starter
+from rlscan.torch_triton._private import resident, starter
 from rlscan.torch_triton.arrays import DTYPES, Outs, like_of
 
 # A training loop has a handful of shapes; whoever has hundreds pays for preparing them again.
@@ -75,6 +75,7 @@ class Prepared:
         self.sources, self.edges = code.sources, code.edges
         self.seed = call.wiring.seed
         self.launches: list[Launch] = []
+        self.abreast: Callable[[], list[Launch]] | None = None
         self.runners: list[Callable[..., Any]] = []
         self.scratch: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         if self.empty:
@@ -89,6 +90,8 @@ class Prepared:
             if expectations := code.at.count(ACTIONS):
                 self.scratch["expectations"] = (expectations, place.num_rows, place.steps), self.like.dtype
         self.launches = _launches(call, code, place, chosen)
+        if layout == "columns" and chosen.abreast == 1 and chosen.num_warps > 1:
+            self.abreast = functools.partial(_launches, call, code, place, dataclasses.replace(chosen, abreast=2 * chosen.abreast))
 
     @property
     def repeats(self) -> bool:
@@ -134,9 +137,12 @@ class Prepared:
             for runner, one in zip(self.runners, self.launches, strict=True):
                 runner(*given, *one.rest)
             return
-        compiled = [one.kernel[one.grid](**passed, **one.sizes, **one.constants, **one.options) for one in self.launches]
+        compiled = [one.started(passed) for one in self.launches]
         if None not in compiled:
+            self.launches, compiled = roomier(self.launches, compiled, self.abreast, passed, lambda kernel: resident(kernel, self.device.index))
             self.runners = [starter(kernel, one.grid, self.device.index) for kernel, one in zip(compiled, self.launches, strict=True)]
+        # it holds on to the tensors of this call
+        self.abreast = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +166,25 @@ class Launch:
         """What follows the tensors in the order of the kernel's parameters."""
         named = {**self.sizes, **self.constants}
         return tuple(named[name] for name in self.kernel.arg_names if name in named)
+
+    def started(self, passed: dict[str, Any]) -> Any:
+        """The compiled kernel, once it was started."""
+        return self.kernel[self.grid](**passed, **self.sizes, **self.constants, **self.options)
+
+
+def roomier(
+    launches: list[Launch], compiled: list[Any], other: Callable[[], list[Launch]] | None, passed: dict[str, Any], room: Callable[[Any], int | None]
+) -> tuple[list[Launch], list[Any]]:
+    """The launches, or where not all programs of the last one are resident at once, others of half as many warps that give the same bits, if all of those are.
+
+    How many registers a thread takes is known when the kernel is compiled, and not before; what waits for its turn waits for as long as all else takes.
+    """
+    programs, held = math.prod(launches[-1].grid), room(compiled[-1])
+    if other is None or held is None or not held < programs <= 2 * held or torch.cuda.is_current_stream_capturing():
+        return launches, compiled
+    others = other()
+    again = [one.started(passed) for one in others]
+    return (others, again) if programs <= (room(again[-1]) or 0) else (launches, compiled)
 
 
 def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[Launch]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rlscan.spec.adjoint import adjoint, incoming, pulled_back_by
+from rlscan.spec.adjoint import adjoint, incoming, pulled_back_by, telling
 from rlscan.spec.arguments import Argument
 from rlscan.spec.calls import Call, check
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
@@ -21,6 +21,9 @@ from rlscan.torch_triton.gradients import Scan, finite
 
 NAMESPACE = "rlscan"
 ARRAY = "_array"
+
+KEPT = "kept_result"
+"""What an operator of gradients is given beside the gradients: the result that tells the states (`rlscan.spec.adjoint.telling`), or nothing."""
 
 _TENSORS = Tensors()
 
@@ -107,37 +110,50 @@ def define(recurrence: Recurrence, run: Run, like: Callable[[Call], torch.Tensor
         made: Any = tuple(torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=call.device) for _ in recurrence.output_names)
         return made if len(made) > 1 else made[0]
 
-    def split(given: tuple[Any, ...]) -> tuple[Call, dict[str, torch.Tensor], list[str]]:
-        """A call, the gradients that came in for its outputs, and the arguments by which gradients are wanted."""
+    def split(given: tuple[Any, ...]) -> tuple[Call, dict[str, torch.Tensor], dict[str, torch.Tensor], list[str]]:
+        """A call, the gradients that came in for its outputs, the result that tells the states if it was kept, and the arguments by which gradients are
+        wanted."""
         outputs = recurrence.output_names
-        call = check(recurrence, arguments_of(recurrence, given[len(outputs) + 1 :]), _TENSORS)
-        came_in, wanted = {name: x for name, x in zip(outputs, given, strict=False) if x is not None}, given[len(outputs)]
-        _check_gradients(call, came_in, wanted)
-        return call, came_in, wanted
+        (kept, wanted), arguments = given[len(outputs) : len(outputs) + 2], given[len(outputs) + 2 :]
+        call = check(recurrence, arguments_of(recurrence, arguments), _TENSORS)
+        came_in = {name: x for name, x in zip(outputs, given, strict=False) if x is not None}
+        told = telling(call.wiring, call.dtype)
+        results = {told.result: kept} if told and kept is not None else {}
+        _check_gradients(call, came_in, results, wanted)
+        return call, came_in, results, wanted
 
     def gradients(*given: Any) -> tuple[torch.Tensor, ...]:
-        call, came_in, wanted = split(given)
+        call, came_in, results, wanted = split(given)
         with torch.no_grad():
-            found = pulled_back_by(method(call), WholeTensors(call.dtype, call.device), call, came_in, wanted)
+            found = pulled_back_by(method(call), WholeTensors(call.dtype, call.device), call, came_in, wanted, results)
         assert found is not None
         # in new memory, and laid out as was promised
         return tuple(_new(call, name, wanted).copy_(found[name]) if name in wanted else _new(call, name, wanted) for name in _FLOATING[recurrence.name])
 
     def gradients_shaped(*given: Any) -> tuple[torch.Tensor, ...]:
-        call, _, wanted = split(given)
+        call, *_, wanted = split(given)
         return tuple(_new(call, name, wanted) for name in _FLOATING[recurrence.name])
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.set_materialize_grads(False)
         ctx.others = [None if isinstance(x, torch.Tensor) else x for x in inputs]
         ctx.places = [place for place, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
-        ctx.save_for_backward(*[inputs[place] for place in ctx.places])
+        call = check(recurrence, arguments_of(recurrence, inputs), _TENSORS)
+        names = frozenset(_NAMES[recurrence.name][place] for place in wanted_places(ctx))
+        derived = adjoint(call.wiring, call.dtype, names, frozenset(recurrence.output_names), kept=True) if names else None
+        results = dict(zip(recurrence.output_names, output if isinstance(output, tuple) else (output,), strict=True))
+        # a copy, for results may be written into
+        kept = [results[derived.result].clone()] if derived and derived.result else []
+        ctx.save_for_backward(*[inputs[place] for place in ctx.places], *kept)
+
+    def wanted_places(ctx: Any) -> list[int]:
+        """Nothing flows to flags, floating or not."""
+        return [place for place in ctx.places if ctx.needs_input_grad[place] and _NAMES[recurrence.name][place] in _FLOATING[recurrence.name]]
 
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
         own = [_NAMES[recurrence.name][place] for place in ctx.places]
-        # nothing flows to flags, floating or not
-        wanted = [number for number, place in enumerate(ctx.places) if ctx.needs_input_grad[place] and own[number] in _FLOATING[recurrence.name]]
-        saved = list(ctx.saved_tensors)
+        wanted = [ctx.places.index(place) for place in wanted_places(ctx)]
+        saved, kept = list(ctx.saved_tensors[: len(own)]), next(iter(ctx.saved_tensors[len(own) :]), None)
         found: list[Any] = [None] * len(ctx.others)
 
         def with_arrays(arrays: Sequence[torch.Tensor]) -> tuple[Any, ...]:
@@ -156,7 +172,7 @@ def define(recurrence: Recurrence, run: Run, like: Callable[[Call], torch.Tensor
             return tuple(found)
         names = [own[number] for number in wanted]
         if _has_adjoint(check(recurrence, arguments_of(recurrence, with_arrays(saved)), _TENSORS), gradients, names):
-            by_name = dict(zip(_FLOATING[recurrence.name], backward_operator(*gradients, names, *with_arrays(saved)), strict=True))
+            by_name = dict(zip(_FLOATING[recurrence.name], backward_operator(*gradients, kept, names, *with_arrays(saved)), strict=True))
             made = [by_name[name] for name in names]
         else:
             results, pull, *_ = torch.func.vjp(outputs, *[saved[number] for number in wanted])
@@ -170,7 +186,8 @@ def define(recurrence: Recurrence, run: Run, like: Callable[[Call], torch.Tensor
         return made, (0,) * len(made) if isinstance(made, tuple) else 0
 
     def gradients_of_many(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[Any, Any]:
-        first = len(recurrence.output_names) + 1
+        # behind the gradients that come in there is what was kept, then what is wanted
+        first = len(recurrence.output_names) + 2
         came_in = [None if x is None else _many(x, axis, info.batch_size) for x, axis in zip(given[: first - 1], in_dims, strict=False)]
         one, more = _with_rows(recurrence, info.batch_size, in_dims[first:], given[first:])
         wanted, names = given[first - 1], _FLOATING[recurrence.name]
@@ -185,7 +202,7 @@ def define(recurrence: Recurrence, run: Run, like: Callable[[Call], torch.Tensor
     operator.register_vmap(of_many)
     came_in = ", ".join(f"Tensor? {incoming(name)}" for name in recurrence.output_names)
     results = ", ".join(["Tensor"] * len(_FLOATING[recurrence.name]))
-    of_gradients = f"({came_in}, str[] wanted, {schema.partition('->')[0].strip()[1:-1]}) -> ({results})"
+    of_gradients = f"({came_in}, Tensor? {KEPT}, str[] wanted, {schema.partition('->')[0].strip()[1:-1]}) -> ({results})"
     backward_operator = torch.library.custom_op(f"{NAMESPACE}::{recurrence.name}_backward", gradients, mutates_args=(), schema=of_gradients)
     backward_operator.register_fake(gradients_shaped)
     backward_operator.register_vmap(gradients_of_many)
@@ -217,22 +234,22 @@ def _with_rows(recurrence: Recurrence, size: int, in_dims: Sequence[Any], given:
     return one, more
 
 
-def _check_gradients(call: Call, came_in: Mapping[str, torch.Tensor], wanted: Sequence[str]) -> None:
+def _check_gradients(call: Call, came_in: Mapping[str, torch.Tensor], results: Mapping[str, torch.Tensor], wanted: Sequence[str]) -> None:
     """An error that names what is wrong with what the operator of gradients is given: kernels read memory as far as a shape says."""
     name = f"{call.recurrence.name}_backward"
     given = [one for one in _FLOATING[call.recurrence.name] if one in call.arrays]
     for one in wanted:
         if one not in given:
             raise ValueError(f"{name}: wanted has {one!r}; wanted some of the arrays that were given, {', '.join(given)}")
-    for output, gradient in came_in.items():
-        if what := _TENSORS.not_dense(gradient):
-            raise TypeError(f"{name}: {incoming(output)} is {what}; wanted a dense (strided) torch.Tensor")
-        if tuple(gradient.shape) != call.shape:
-            raise ValueError(f"{name}: {incoming(output)} has shape {tuple(gradient.shape)}; wanted that of the result, {call.shape}")
-        if gradient.dtype != DTYPES[call.dtype]:
-            raise TypeError(f"{name}: {incoming(output)} is {_TENSORS.dtype(gradient)}; wanted that of the result, {call.dtype}")
-        if gradient.device != call.device:
-            raise ValueError(f"{name}: {incoming(output)} is on {gradient.device}; wanted that of the result, {call.device}")
+    for given_as, x in [*((incoming(output), gradient) for output, gradient in came_in.items()), *((KEPT, result) for result in results.values())]:
+        if what := _TENSORS.not_dense(x):
+            raise TypeError(f"{name}: {given_as} is {what}; wanted a dense (strided) torch.Tensor")
+        if tuple(x.shape) != call.shape:
+            raise ValueError(f"{name}: {given_as} has shape {tuple(x.shape)}; wanted that of the result, {call.shape}")
+        if x.dtype != DTYPES[call.dtype]:
+            raise TypeError(f"{name}: {given_as} is {_TENSORS.dtype(x)}; wanted that of the result, {call.dtype}")
+        if x.device != call.device:
+            raise ValueError(f"{name}: {given_as} is on {x.device}; wanted that of the result, {call.device}")
     if adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(came_in)) is None:
         raise NotImplementedError(f"{name}: with valid, kernels give no gradients that depend on the next valid step; differentiate {call.recurrence.name}")
 
