@@ -108,9 +108,10 @@ class Engine:
         return (time.perf_counter() - start) / WRITES * 1e6
 
     @functools.cached_property
-    def writer(self) -> str:
-        """The kernel that writes."""
-        return max(self.traced(self.write), key=lambda event: event[1] - event[0])[2]
+    def writer(self) -> tuple[str, float]:
+        """The kernel that writes, and the µs that it takes on the device, which are fewer than the host waits for where that is slow."""
+        start, end, name = max(self.traced(self.write), key=lambda event: event[1] - event[0])
+        return name, end - start
 
     def writes_and_calls(self, function: Function, operands: Mapping[str, Any]) -> tuple[int, int]:
         """How often to write before each call, so that the host is done with it before the device is; and how many calls there are to be."""
@@ -138,8 +139,8 @@ class Engine:
                 results = compiled(operands)
             return results
 
-        # a call may start a kernel of that name too, but none that takes as long
-        return Timing.of(between(self.traced(work), self.writer, self.write_us / 2, writes, calls), "trace")
+        # a call may start a kernel of that name too, but none that takes half as long
+        return Timing.of(between(self.traced(work), *self.writer, writes, calls), "trace")
 
     def traced(self, work: Callable[[], Any]) -> list[Event]:
         """All that the device does for it, in order."""
@@ -300,12 +301,12 @@ class JaxEngine(Engine):
         return self.trace_time(function, operands)
 
 
-def between(events: Sequence[Event], writer: str, least: float, writes: int, calls: int) -> list[float]:
-    """Seconds from the start of the first kernel of a call to the end of its last, of so many calls with so many writes before each: what the kernel
-    `writer` does in more than `least` µs."""
+def between(events: Sequence[Event], writer: str, write_us: float, writes: int, calls: int) -> list[float]:
+    """Seconds from the start of the first kernel of a call to the end of its last, of so many calls with so many writes before each, for which the
+    kernel `writer` takes about `write_us`."""
     after: list[list[Event]] = []
     for event in events:
-        if event[2] == writer and event[1] - event[0] > least:
+        if event[2] == writer and event[1] - event[0] > write_us / 2:
             after.append([])
         elif after:
             after[-1].append(event)

@@ -67,9 +67,10 @@ def _scan(tape: Tape, alpha: Taped, beta: Taped, seed: Taped, backward: bool, ad
     arithmetic = arithmetic_of(alpha.value.arithmetic.dtype)
     there = scan(alpha.value, beta.value, seed.value, backward)
     nothing = arithmetic.operand(np.zeros((1, *seed.shape)))
-    state, beyond = there.state, there.beyond
+    told, beyond = there.state, there.beyond
     if added is not None:
-        state, beyond = state + added - added, beyond + (here := beside(arithmetic.joined, added, nothing, backward)) - here
+        here = beside(arithmetic.joined, added, nothing, backward)
+        told, beyond = told + added - added, beyond + here - here
 
     def back(g: Rounded) -> tuple[Rounded, Rounded, Rounded]:
         ahead, behind = (g, nothing) if backward else (nothing, g)
@@ -94,4 +95,4 @@ def _scan(tape: Tape, alpha: Taped, beta: Taped, seed: Taped, backward: bool, ad
 
         return pull
 
-    return Taped(tape, state, [(array, part(which)) for which, array in enumerate((alpha, beta, seed))])
+    return Taped(tape, told, [(array, part(which)) for which, array in enumerate((alpha, beta, seed))])

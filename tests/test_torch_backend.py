@@ -5,7 +5,6 @@ import fractions
 import itertools
 import subprocess
 import sys
-import types
 from typing import Any, cast
 
 import numpy as np
@@ -470,48 +469,38 @@ def test_nothing_is_compiled_for_another_size_of_a_plan(axis, shapes, device):
 
 
 class Started:
-    """In place of a launch."""
+    """In place of a launch, and of the kernel that comes of it."""
 
-    def __init__(self, programs, kernel, started):
-        self.grid, self.kernel, self.all = (programs, 1), kernel, started
+    def __init__(self, registers, spills, started):
+        self.n_regs, self.n_spills, self.all = registers, spills, started
 
     def started(self, passed):
-        self.all.append(self.kernel)
-        return self.kernel
+        self.all.append(self)
+        return self
 
 
 @pytest.mark.parametrize(
-    ("programs", "chosen", "tried"),
+    ("one", "two", "tried", "chosen"),
     [
-        (100, "first", []),  # all are resident
-        (150, "other", ["other"]),
-        (190, "first", ["other"]),  # not all of the others either
-        (201, "first", []),  # nor can they be, with half the warps
+        ((128, 0), (200, 0), False, 0),
+        ((134, 0), (228, 0), True, 1),
+        ((134, 0), (255, 8), True, 0),  # what is spilled is read from memory again
+        ((129, 0), (258, 0), True, 0),  # no fewer in all
     ],
 )
-def test_where_not_all_programs_are_resident_others_are_tried(programs, chosen, tried, monkeypatch):
-    started: list[str] = []
-    first, other = (cast("list[launch.Launch]", [Started(programs, name, started)]) for name in ("first", "other"))
+def test_where_a_thread_has_too_many_registers_two_rows_a_thread_are_tried(one, two, tried, chosen, monkeypatch):
+    started: list[Started] = []
+    both = [Started(registers, spills, started) for registers, spills in (one, two)]
+    launches, other = ([cast("launch.Launch", each)] for each in both)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    _, (kernel,) = launch.roomier(first, ["first"], lambda: other, {}, {"first": 100, "other": 180}.get)
-    assert (kernel, started) == (chosen, tried)
+    _, (kernel,) = launch.roomier(launches, [both[0]], lambda: other, {})
+    assert started == (both[1:] if tried else [])
+    assert kernel is both[chosen]
 
 
-def test_where_room_is_not_known_nothing_else_is_tried():
-    first = cast("list[launch.Launch]", [Started(1000, "first", [])])
-    assert launch.roomier(first, ["first"], lambda: pytest.fail("tried"), {}, lambda kernel: None) == (first, ["first"])
-
-
-def test_how_many_programs_are_resident(monkeypatch):
-    """Of 64 Ki registers four warps of 128 take a quarter; of 132 they take more, for a warp's come in 256s."""
-    h200 = types.SimpleNamespace(regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, warp_size=32, multi_processor_count=132)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: h200)
-
-    def kernel(registers, warps):
-        return types.SimpleNamespace(n_regs=registers, metadata=types.SimpleNamespace(num_warps=warps))
-
-    assert [_private.resident(kernel(*of), 0) for of in ((128, 4), (132, 4), (16, 4), (255, 16))] == [4 * 132, 3 * 132, 16 * 132, 0]
-    assert _private.resident(types.SimpleNamespace(), 0) is None
+def test_where_registers_are_not_known_nothing_else_is_tried():
+    first = cast("list[launch.Launch]", [Started(255, 0, [])])
+    assert launch.roomier(first, [object()], lambda: pytest.fail("tried"), {})[0] is first
 
 
 @pytest.mark.gpu

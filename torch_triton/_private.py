@@ -114,14 +114,9 @@ def starter(kernel: Any, grid: tuple[int, int], device: int) -> Callable[..., No
     return start
 
 
-def resident(kernel: Any, device: int) -> int | None:
-    """How many programs of a compiled kernel the device holds at once by their registers and warps; None if that can't be told."""
-    properties = torch.cuda.get_device_properties(device)
+def registers(kernel: Any) -> tuple[int, int] | None:
+    """How many a thread of a compiled kernel has, and how many more it keeps in memory; None if that can't be told."""
     try:
-        registers, warps = kernel.n_regs, kernel.metadata.num_warps
-        of_each, most = properties.regs_per_multiprocessor, properties.max_threads_per_multi_processor // properties.warp_size
+        return kernel.n_regs, kernel.n_spills
     except AttributeError:
         return None
-    # a warp's are handed out in 256s
-    at_once = min(most, of_each // (-(-registers * properties.warp_size // 256) * 256)) // warps
-    return at_once * properties.multi_processor_count

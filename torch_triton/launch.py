@@ -16,8 +16,11 @@ from rlscan.spec.geometry import Geometry, geometry
 from rlscan.spec.plan import Plan, plan
 from rlscan.spec.program import ACTIONS, Program, multiple, program, strides
 from rlscan.spec.taps import wire
-from rlscan.torch_triton._private import resident, starter
+from rlscan.torch_triton._private import registers, starter
 from rlscan.torch_triton.arrays import DTYPES, Outs, like_of
+
+MOST_REGISTERS = 128
+"""Of a thread: with more, a multiprocessor's 65536 are too few for the 512 lanes that it takes to keep its memory busy."""
 
 # A training loop has a handful of shapes; whoever has hundreds pays for preparing them again.
 MOST = 64
@@ -139,7 +142,7 @@ class Prepared:
             return
         compiled = [one.started(passed) for one in self.launches]
         if None not in compiled:
-            self.launches, compiled = roomier(self.launches, compiled, self.abreast, passed, lambda kernel: resident(kernel, self.device.index))
+            self.launches, compiled = roomier(self.launches, compiled, self.abreast, passed)
             self.runners = [starter(kernel, one.grid, self.device.index) for kernel, one in zip(compiled, self.launches, strict=True)]
         # it holds on to the tensors of this call
         self.abreast = None
@@ -172,19 +175,18 @@ class Launch:
         return self.kernel[self.grid](**passed, **self.sizes, **self.constants, **self.options)
 
 
-def roomier(
-    launches: list[Launch], compiled: list[Any], other: Callable[[], list[Launch]] | None, passed: dict[str, Any], room: Callable[[Any], int | None]
-) -> tuple[list[Launch], list[Any]]:
-    """The launches, or where not all programs of the last one are resident at once, others of half as many warps that give the same bits, if all of those are.
+def roomier(launches: list[Launch], compiled: list[Any], other: Callable[[], list[Launch]] | None, passed: dict[str, Any]) -> tuple[list[Launch], list[Any]]:
+    """The launches, or where a thread of the last one has more than `MOST_REGISTERS`, others of half as many warps, if they have fewer in all.
 
-    How many registers a thread takes is known when the kernel is compiled, and not before; what waits for its turn waits for as long as all else takes.
+    They give the same bits. How many registers a thread has is known when the kernel is compiled, and not before; it is the same for all sizes that share a kernel.
     """
-    programs, held = math.prod(launches[-1].grid), room(compiled[-1])
-    if other is None or held is None or not held < programs <= 2 * held or torch.cuda.is_current_stream_capturing():
+    one = registers(compiled[-1])
+    if other is None or one is None or one[0] <= MOST_REGISTERS or torch.cuda.is_current_stream_capturing():
         return launches, compiled
     others = other()
-    again = [one.started(passed) for one in others]
-    return (others, again) if programs <= (room(again[-1]) or 0) else (launches, compiled)
+    again = [launch.started(passed) for launch in others]
+    two = registers(again[-1])
+    return (others, again) if two is not None and two[0] < 2 * one[0] and two[1] <= one[1] else (launches, compiled)
 
 
 def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[Launch]:
