@@ -178,7 +178,8 @@ class Launch:
 def roomier(launches: list[Launch], compiled: list[Any], other: Callable[[], list[Launch]] | None, passed: dict[str, Any]) -> tuple[list[Launch], list[Any]]:
     """The launches, or where a thread of the last one has more than `MOST_REGISTERS`, others of half as many warps, if they have fewer in all.
 
-    They give the same bits. How many registers a thread has is known when the kernel is compiled, and not before; it is the same for all sizes that share a kernel.
+    They give the same bits. How many registers a thread has is known when the kernel is compiled, and not before; it is the same for all
+    sizes that share a kernel.
     """
     one = registers(compiled[-1])
     if other is None or one is None or one[0] <= MOST_REGISTERS or torch.cuda.is_current_stream_capturing():
