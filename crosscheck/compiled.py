@@ -85,7 +85,8 @@ def kernels_call(build: Build, call: Call, empty: Callable[[tuple[int, ...], str
     derived = adjoint(call.wiring, call.dtype, frozenset(build.wanted), frozenset(call.recurrence.output_names), kept=True)
     if derived is None:
         raise ValueError(f"{build}: kernels can't give these gradients")
-    arrays = {name: empty(call.shape, call.dtype) for name in (*map(incoming, call.recurrence.output_names), STATES)}
+    handed_over = derived.states.output_names if derived.states else (STATES,)
+    arrays = {name: empty(call.shape, call.dtype) for name in (*map(incoming, call.recurrence.output_names), *handed_over)}
     return call_of(call, derived.recurrence, {**call.arrays, **arrays})
 
 

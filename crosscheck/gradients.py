@@ -105,10 +105,10 @@ class Differentiated(Extent):
         every = variants(recurrence, ("per step",))
         if self.full:
             return covering(every)
-        # and some in which kernels give all gradients, without resets and with them
-        of_kernels = [variant for variant in every if not variant.is_masked]
-        with_resets = [variant for variant in of_kernels if ("autoreset", "next_step") in variant.options]
-        kinds = [kind for kind in (every, of_kernels, with_resets) if kind]
+        # and some without steps that are none, and with resets
+        unmasked = [variant for variant in every if not variant.is_masked]
+        with_resets = [variant for variant in unmasked if ("autoreset", "next_step") in variant.options]
+        kinds = [kind for kind in (every, unmasked, with_resets) if kind]
         return tuple(dict.fromkeys(chosen for kind in kinds for chosen in _with_every_choice(kind)[: self.most]))
 
 

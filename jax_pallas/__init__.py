@@ -34,8 +34,8 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["k
         recurrence: its declaration.
         arguments: by public name.
         method: the Pallas kernels, or whole-array `jax.lax`; None: the kernels on a GPU, `jax.lax` elsewhere, and where this JAX
-            can't compile the kernels. Kernels run on a CPU only in Pallas' interpret mode, which is slow. They give first gradients too,
-            but those with `valid` that depend on the next valid step; other derivatives are computed by `jax.lax`.
+            can't compile the kernels. Kernels run on a CPU only in Pallas' interpret mode, which is slow. They give first gradients too;
+            other derivatives are computed by `jax.lax`.
     """
     arguments = complete(recurrence, arguments)
     if method not in (None, "kernels", "vectorised"):

@@ -35,8 +35,9 @@ class Adjoint:
 
     Attributes:
         recurrence: of z; its results are `steps` and `rows`.
-        states: the recurrence that gives y at every step, if the gradients depend on it and no result tells it; its arguments are those of the call.
-        result: the result that tells it.
+        states: the recurrence that gives y at every step, if the gradients depend on it and no result tells it, or whatever else `recurrence` finds at no
+            step that it reads; its arguments are those of the call, its results are arguments of `recurrence`.
+        result: the result that tells y.
         steps: the arguments whose gradient it gives at every step; of an expectation over actions, that by it, under the name of the values.
         rows: those to which something flows from the scan's last step, one number for each row.
     """
@@ -75,8 +76,7 @@ def of_rows(argument: str) -> str:
 def adjoint(wiring: Wiring, dtype: str, wanted: frozenset[str], given: frozenset[str], kept: bool = False) -> Adjoint | None:
     """What gives the gradients of a call by the arguments `wanted`, where gradients come in for the outputs `given`; None where kernels can't.
 
-    They can't look for the nearest valid steps on both sides: with `valid` they give gradients that depend on nothing of the step after.
-    `kept` says that the result that tells y, if there is one, is still at hand.
+    They give none by what is stored at a step that is not valid. `kept` says that the result that tells y, if there is one, is still at hand.
     """
     derived = _Derivation(wiring, dtype, wanted, given, telling(wiring, dtype) if kept else None)
     try:
@@ -126,7 +126,7 @@ def pulled_back_by(
     if derived.states is not None:
         seed = call.wiring.seed
         of_states = {**call.arrays, **({seed: finite.number(library.number(call.arrays[seed]))} if seed else {})}
-        (arrays[STATES],) = run(call_of(call, derived.states, of_states))
+        arrays |= zip(derived.states.output_names, run(call_of(call, derived.states, of_states)), strict=True)
     elif derived.result is not None and results is not None:
         arrays[STATES] = results[derived.result]
     found: dict[str, Any] = {}
@@ -169,8 +169,8 @@ def _summed(call: Call, name: str, gradient: Any) -> Any:
 
 
 class _NotReadError(Exception):
-    """What would have to be read is nowhere that a kernel reads: an expectation over actions at another step, flags two steps away, or the nearest valid steps
-    on both sides."""
+    """What would have to be read or written is nowhere that a kernel does: an expectation over actions at another step, flags two steps away, or a gradient
+    at a step that is none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,6 +207,7 @@ class _Derivation:
         # outside the window y is the seed or 0: there the result is what is added to it
         edges = [read.edge for read in wiring.reads if told and read.source == told.added and read.at == self.future]
         self.edge = wiring.seed or next(iter(edges), 0.0)
+        self.handed_over: dict[Source | str, str] = {}
 
     def tap(self, tap: int | Constant | Outside | str) -> Term:
         if isinstance(tap, Constant):
@@ -298,27 +299,44 @@ class _Derivation:
         of_z = (self.as_told(of_z[0]), self.as_told(of_z[1]))
         steps, rows = ({name: self.as_told(one) for name, one in some.items()} for some in (steps, rows))
         last_only = tuple(map(of_rows, rows))
+        made_of = [Terms.where(valid, one, 0.0) for one in (of_z[0], self.finite.number(of_z[1]))]
+        functions = places.function(f"{name}_adjoint", made_of), places.function(f"{name}_adjoint_outputs", (*steps.values(), *rows.values()))
+        if any(isinstance(source, Read) and source.source == STATES for _, (source,) in places.taps):
+            self.handed_over[STATE] = STATES
+        arrays = [dataclasses.replace(frame, name=one, default=None, logarithm=False, flag=self.is_flag(source)) for source, one in self.handed_over.items()]
         recurrence = dataclasses.replace(
             self.recurrence,
             name=f"{name}_adjoint",
             title=f"The adjoint of {name}.",
             direction="forward" if self.backward else "backward",
-            coefficients=places.function(f"{name}_adjoint", [Terms.where(valid, one, 0.0) for one in (of_z[0], self.finite.number(of_z[1]))]),
-            outputs=places.function(f"{name}_adjoint_outputs", (*steps.values(), *rows.values())),
-            arguments=(*self.recurrence.arguments, *came_in, dataclasses.replace(frame, name=STATES, default=None, logarithm=False)),
+            coefficients=functions[0],
+            outputs=functions[1],
+            arguments=(*self.recurrence.arguments, *came_in, *arrays),
             output_names=(*map(of_steps, steps), *last_only),
             last_only=last_only,
             result=None,
             seed=None,
             extra_taps=places.taps,
         )
-        states = None
-        needed = any(isinstance(source, Read) and source.source == STATES for _, (source,) in places.taps)
-        if needed and not self.told:
-            places = _Places(lambda leaf: (self.given_as_before(leaf.source), self.value(leaf)))
-            function = places.function(f"{name}_states", [self.finite.number(one) for one in of_states])
-            states = dataclasses.replace(self.recurrence, coefficients=function, outputs=None, output_names=(STATES,), result=None, extra_taps=places.taps)
-        return Adjoint(recurrence, states, self.told.result if needed and self.told else None, tuple(steps), tuple(rows))
+        if self.told:
+            return Adjoint(recurrence, None, self.told.result if self.handed_over else None, tuple(steps), tuple(rows))
+        return Adjoint(recurrence, self.states(*of_states) if self.handed_over else None, None, tuple(steps), tuple(rows))
+
+    def states(self, alpha: Term, beta: Term) -> Recurrence:
+        """What gives y, and what else is handed over: what it finds at the nearest valid step on its side."""
+        name, places = self.recurrence.name, _Places(lambda leaf: (self.given_as_before(leaf.source), self.value(leaf)))
+        function = places.function(f"{name}_states", [self.finite.number(alpha), self.finite.number(beta)])
+        handed = {one: symbol(_Leaf(source)) for source, one in self.handed_over.items()}
+        outputs = None
+        if list(handed) != [STATES]:
+            numbers = [Terms.where(one, 1.0, 0.0) if self.is_flag(one.of[0].source) else one for one in handed.values()]
+            outputs = places.function(f"{name}_handed_over", numbers)
+        return dataclasses.replace(
+            self.recurrence, coefficients=function, outputs=outputs, output_names=tuple(handed), last_only=(), result=None, extra_taps=places.taps
+        )
+
+    def is_flag(self, source: Source | str) -> bool:
+        return isinstance(source, Outside) or (isinstance(source, Read) and self.arguments[source.source].flag)
 
     def as_told(self, one: Term) -> Term:
         """The same, in which y is what the result tells."""
@@ -349,6 +367,9 @@ class _Derivation:
         if source == "z":
             # a step that is not valid has that of the last one that is
             return STATE_BEYOND if leaf.at == "before" else STATE
+        if self.masked and here and (source == STATE_BEYOND or (isinstance(source, Read | Outside) and source.at == self.future)):
+            # a scan looks for the nearest valid step on one side, and this one on the other
+            return Read(self.handed_over.setdefault(source, f"handed_over_{len(self.handed_over)}"))
         if source == STATE_BEYOND:
             source = Read(STATES, self.future, edge=self.edge)
         elif isinstance(source, str):
@@ -357,13 +378,16 @@ class _Derivation:
             if self.masked and isinstance(source, Outside):
                 raise _NotReadError
             return source
+        if source.at == self.future and leaf.at == "last":
+            # behind the last valid step there is none
+            return Read(source.edge, "row") if isinstance(source.edge, str) else Constant(source.edge or 0.0)
         if source.at in ("row", "number") or (here and source.at in ("step", "actions")):
             return self.given_as_before(source)
         if source.at == "step":
             return Read(source.source, self.past, edge=False if source.source in self.arguments and self.arguments[source.source].flag else 0.0)
         if source.at == self.future and leaf.at == "before":
             return Read(source.source)
-        if self.masked or not here:
+        if not here:
             raise _NotReadError
         return source
 

@@ -138,33 +138,30 @@ def test_gradients_by_some_arguments_through_some_outputs_are_the_oracle_s(recur
 
 
 @each_recurrence
-def test_only_where_steps_are_masked_there_may_be_no_adjoint(recurrence):
+def test_only_what_a_step_that_is_none_is_given_by_a_neighbour_has_no_adjoint(recurrence):
+    """With NEXT_STEP the true successor of a truncated step is stored at the reset behind it, and with `valid` that is no step."""
     for variant in variants(recurrence, ("per step",)):
         call = drawn_call(recurrence, variant)
         derived = adjoint(call.wiring, call.dtype, frozenset(differentiated(call)), frozenset(recurrence.output_names))
-        # what looks at the nearest valid step after it, in products or at the window's end
-        assert (derived is None) == (variant.is_masked and recurrence.direction == "backward"), variant
+        stored_beside = {read.source for read in call.wiring.reads if read.at == "following"} & {*differentiated(call)}
+        assert (derived is None) == (variant.gives("valid") and bool(stored_beside)), variant
 
 
-# What a kernel gives gradients by, though steps are masked, and what it does not: what depends on the next valid step, or on where the window ends.
-BY_MASKED = {
-    "gae": (("rewards", "values", "bootstrap_value"), ("gamma", "lam")),
-    "vtrace": (("rewards", "values", "bootstrap_value"), ("log_rhos", "gamma", "lam")),
-    "retrace": (("rewards", "q_values", "lam"), ("gamma",)),
-    "lambda_returns": (("rewards",), ("gamma", "lam")),
-    "discounted_returns": (("rewards",), ("gamma",)),
-}
+def test_what_a_scan_does_not_find_is_handed_over():
+    """A scan looks for the nearest valid step on one side: what gradients need of the other one, the scan for the states finds."""
+    recurrence = RECURRENCES["lambda_returns"]
+    call = drawn_call(recurrence, next(one for one in variants(recurrence, ("per step",)) if one.gives("valid", "values") and not one.options))
 
+    def handed_over(*wanted):
+        derived = adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(recurrence.output_names))
+        assert derived is not None
+        return derived.states and derived.states.output_names
 
-@pytest.mark.parametrize("op", BY_MASKED)
-def test_what_masked_steps_are_differentiated_by(op):
-    recurrence = RECURRENCES[op]
-    for variant in variants(recurrence, ("per step",)):
-        if variant.is_masked and "autoreset" not in dict(variant.options):
-            call = drawn_call(recurrence, variant)
-            for names, there in zip(BY_MASKED[op], (True, False), strict=True):
-                for name in set(names) & set(call.arrays):
-                    assert (adjoint(call.wiring, call.dtype, frozenset({name}), frozenset(recurrence.output_names)) is not None) == there, (variant, name)
+    assert handed_over("rewards") is None
+    # the state at the next valid step, its value, and whether there is one
+    assert handed_over("gamma") == ("handed_over_0", "handed_over_1", "handed_over_2")
+    # whose own step finds the one before it
+    assert handed_over("values") is None
 
 
 def quotients(reward, next_value, final_value, last, truncated, gamma):
@@ -326,18 +323,23 @@ def test_kernels_give_the_oracle_s_gradients(recurrence, backend, device, monkey
     assert asked or backend == "pallas"
 
 
+# The parameters are arrays too: gradients by them depend on states, and on the next valid step.
 MASKED = {
-    "gae": ("bootstrap_value", "valid"),
-    "discounted_returns": ("valid",),
-    "eligibility_traces": ("initial", "valid"),
-    "episodic_prefix_sum": ("terminated", "valid"),
+    "gae": {"bootstrap_value", "valid"},
+    "vtrace": {"bootstrap_value", "valid"},
+    "retrace": {"expected_next_q", "valid"},
+    "lambda_returns": {"values", "bootstrap_value", "valid"},
+    "discounted_returns": {"bootstrap_value", "valid"},
+    "eligibility_traces": {"initial", "valid"},
+    "episodic_prefix_sum": {"terminated", "valid"},
 }
 
 
 def masked_problem(op, layout):
     """Also where a row ends with steps that are none, or has no step at all."""
     recurrence = RECURRENCES[op]
-    variant = next(one for one in variants(recurrence, ("number",)) if set(one.given) == set(MASKED[op]) and not one.options)
+    fitting = [one for one in variants(recurrence, ("per step",)) if one.gives(*MASKED[op]) and not one.options]
+    variant = min(fitting, key=lambda one: len(one.given))
     shape, axis = ((4, 9), -1) if layout == "rows" else ((9, 4), 0)
     arguments = draw(recurrence, variant, shape, axis, seed=3)
     valid = np.moveaxis(arguments["valid"], axis, -1)
@@ -350,7 +352,7 @@ def masked_problem(op, layout):
     [
         *(pytest.param(op, layout, "triton", id=f"{op}-{layout}-triton") for op, layout in itertools.product(MASKED, ("rows", "columns"))),
         *(pytest.param(op, "rows", "torch", id=f"{op}-torch") for op in MASKED),
-        pytest.param("gae", "rows", "pallas", id="gae-pallas"),
+        pytest.param("lambda_returns", "rows", "pallas", id="lambda_returns-pallas"),
     ],
 )
 def test_kernels_give_gradients_where_steps_are_masked(op, layout, backend, device, monkeypatch):

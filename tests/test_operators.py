@@ -255,10 +255,11 @@ def test_a_compiled_gradient_that_depends_on_states_takes_them_from_a_result(dev
 
 def test_the_operator_of_gradients_refuses_those_that_kernels_can_t_give(device):
     recurrence, ones = RECURRENCES["gae"], torch.ones(2, 3, device=device)
-    given = {"rewards": ones, "values": ones, "terminated": ones != ones, "next_values": ones, "valid": ones == ones, "gamma": ones / 2}
+    flags = {"terminated": ones != ones, "truncated": ones != ones, "valid": ones == ones}
+    given = {"rewards": ones, "values": ones, "bootstrap_value": ones[:, 0], "autoreset": "next_step", **flags}
     arguments = given_to(recurrence, complete(recurrence, given))
-    with pytest.raises(NotImplementedError, match="gae_backward: with valid, kernels give no gradients that depend on the next valid step; differentiate gae"):
-        torch.ops.rlscan.gae_backward(ones, None, None, ["gamma"], *arguments)
+    with pytest.raises(NotImplementedError, match="gae_backward: kernels give no gradients by what is read at steps that are not valid; differentiate gae"):
+        torch.ops.rlscan.gae_backward(ones, None, None, ["values"], *arguments)
     assert torch.ops.rlscan.gae_backward(ones, None, None, ["rewards"], *arguments)[0].shape == ones.shape
 
 

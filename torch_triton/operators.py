@@ -251,7 +251,7 @@ def _check_gradients(call: Call, came_in: Mapping[str, torch.Tensor], results: M
         if x.device != call.device:
             raise ValueError(f"{name}: {given_as} is on {x.device}; wanted that of the result, {call.device}")
     if adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(came_in)) is None:
-        raise NotImplementedError(f"{name}: with valid, kernels give no gradients that depend on the next valid step; differentiate {call.recurrence.name}")
+        raise NotImplementedError(f"{name}: kernels give no gradients by what is read at steps that are not valid; differentiate {call.recurrence.name}")
 
 
 def _has_adjoint(call: Call, gradients: Sequence[torch.Tensor | None], wanted: Sequence[str]) -> bool:
