@@ -21,7 +21,7 @@ from rlscan.spec.arguments import Argument
 from rlscan.spec.calls import Call
 from rlscan.spec.geometry import axes_of
 from rlscan.spec.recurrences import Recurrence
-from rlscan.spec.steps import Finite, Steps, WholeArrays
+from rlscan.spec.steps import INFINITE, Finite, Steps, WholeArrays
 from rlscan.spec.taps import STATE, STATE_BEYOND, At, Constant, Outside, Read, Source, Wiring, wire
 from rlscan.spec.terms import Term, Terms, function_of, in_order, is_zero, pulled_back, symbol, symbols, term, with_symbols
 
@@ -346,7 +346,10 @@ class _Derivation:
 
         def told(own: Term) -> Term:
             leaf = own.of[0]
-            return own - symbol(_Leaf(added[leaf.source], leaf.at)) if leaf.source in (STATE, STATE_BEYOND) else own
+            if leaf.source not in (STATE, STATE_BEYOND):
+                return own
+            # a state of which that is not known is 0
+            return Terms.where(Terms.abs(own) < INFINITE[self.finite.dtype], own - symbol(_Leaf(added[leaf.source], leaf.at)), 0.0)
 
         return with_symbols(one, told)
 
@@ -357,7 +360,7 @@ class _Derivation:
     def value(self, leaf: _Leaf) -> Callable[[Term], Term]:
         source = leaf.source
         if source in (STATE, STATE_BEYOND):
-            return self.finite.number
+            return (lambda x: x) if self.told and self.told.added else self.finite.number
         if isinstance(source, Read) and source.at != "number":
             return lambda x: self.finite.given(x, self.arguments[source.source])
         return lambda x: x

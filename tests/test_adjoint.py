@@ -463,28 +463,62 @@ def test_whoever_writes_into_results_gets_the_same_gradients(op):
         results = as_tuple(torch_triton.run(recurrence, tensors))
         loss = sum(result.sum() for result in results)
         if spoil:
-            with torch.no_grad():
-                for result in results:
-                    result.mul_(100)
+            views = [result.detach()[:2] for result in results]
+            if spoil == "and drops them":
+                del results
+            for view in views:
+                view.mul_(100)
         return torch.autograd.grad(loss, list(floating.values()))
 
-    for mine, right in zip(found(True), found(False), strict=True):
-        torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-5)
+    right = found(None)
+    for spoil in ("through a view", "and drops them"):
+        for mine, theirs in zip(found(spoil), right, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_gradients_are_finite_where_results_are_not():
+def test_what_is_kept_is_pytorch_s_to_keep():
+    """So that it is freed with all else, and hooks may put it elsewhere."""
+    torch = pytest.importorskip("torch")
+    from rlscan import torch_triton
+
+    packed = []
+    addend, factor = (torch.randn(2, 3, requires_grad=True) for _ in range(2))
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: packed.append(x) or x, lambda x: x):
+        y = torch_triton.affine_scan(addend, factor)
+    assert [x.data_ptr() for x in packed] == [addend.data_ptr(), factor.data_ptr(), y.data_ptr()]
+    packed.clear()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: packed.append(x) or x, lambda x: x):
+        torch_triton.affine_scan(addend, factor.detach())
+    # by the addends alone states are not needed
+    assert len(packed) == 2
+
+
+def test_no_version_is_asked_of_what_has_none():
+    torch = pytest.importorskip("torch")
+    from rlscan import torch_triton
+
+    factor = torch.full((1, 3), 0.5, requires_grad=True)
+    addend = torch.ones(1, 3)
+    with torch.inference_mode(), torch.enable_grad():
+        assert torch_triton.affine_scan(addend, factor).tolist() == [[1, 1.5, 1.75]]
+
+
+@pytest.mark.parametrize("op", ["gae", "vtrace"])
+def test_gradients_take_a_state_that_is_not_finite_for_0(op):
     """They say nothing of a result that is NaN, which the value does, but what flows elsewhere is not touched by it."""
     torch = pytest.importorskip("torch")
     from rlscan import torch_triton
 
-    gamma, rewards = torch.full((1, 4), 0.5, requires_grad=True), torch.tensor([[1.0, 2.0, torch.nan, 4.0]])
-    terminated = torch.tensor([[False, True, False, False]])
-    made = torch_triton.gae(rewards, torch.zeros(1, 4), terminated=terminated, bootstrap_value=torch.ones(1), gamma=gamma, lam=1.0)
-    (found,) = torch.autograd.grad(made.advantages.sum(), gamma)
-    assert made.advantages.isnan().tolist() == [[False, False, True, False]]
+    # V is 100 throughout, of which nothing is left in a state that is 0
+    gamma, rewards = torch.full((1, 4), 0.5, requires_grad=True), torch.tensor([[1.0, 2.0, 1.0, torch.nan]])
+    given = {"rewards": rewards, "values": torch.full((1, 4), 100.0), "terminated": torch.tensor([[False, True, False, False]])}
+    given |= {"bootstrap_value": torch.ones(1), "gamma": gamma, "lam": 1.0} | ({"log_rhos": torch.zeros(1, 4)} if op == "vtrace" else {})
+    first = as_tuple(getattr(torch_triton, op)(**given))[0]
+    (found,) = torch.autograd.grad(first.sum(), gamma)
+    assert first.isnan().tolist() == [[False, False, True, True]]
+    # of the first episode A_1 = 2 - 100 and V = 100; of the second z_2 (V + 0)
+    assert found[0, :3].tolist() == [2, 0, 100]
     assert found.isfinite().all()
-    # of the first episode A_1 = 2, and nothing behind its end
-    assert found[0, :2].tolist() == [2, 0]
 
 
 def test_unread_arguments_may_be_anything():

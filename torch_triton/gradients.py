@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils.weak import TensorWeakRef
 
 from rlscan.spec import coefficients
 from rlscan.spec.adjoint import adjoint, pulled_back_by
@@ -54,19 +55,24 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, values: Callable[[Call], Outs], scan: Scan, *arrays: torch.Tensor) -> Outs:
         ctx.call, ctx.values, ctx.scan = call, values, scan
-        ctx.save_for_backward(*(array.clone() if array.is_inference() else array for array in arrays))
         ctx.set_materialize_grads(False)
         call = call.with_arrays(dict(zip(call.arrays, arrays, strict=True)))
         results = values(call.with_arrays({name: array.detach() for name, array in call.arrays.items()}))
-        ctx.kept = _Kept.of(call, _wanted(ctx, call), results)
+        told = _result_needed(call, _wanted(ctx, call))
+        ctx.kept = None if told is None or results[told].is_inference() else _Kept.of(results[told], told)
+        # an alias with a version of its own, for whoever writes into results may
+        aliases = [] if ctx.kept is None else [results[ctx.kept.place].data]
+        ctx.save_for_backward(*(array.clone() if array.is_inference() else array for array in arrays), *aliases)
         return results
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        call = ctx.call.with_arrays(dict(zip(ctx.call.arrays, ctx.saved_tensors, strict=True)))
-        came_in = {name: gradient for name, gradient in zip(call.recurrence.output_names, gradients, strict=True) if gradient is not None}
+        saved, names = ctx.saved_tensors, ctx.call.recurrence.output_names
+        call = ctx.call.with_arrays(dict(zip(ctx.call.arrays, saved, strict=False)))
+        came_in = {name: gradient for name, gradient in zip(names, gradients, strict=True) if gradient is not None}
         wanted = _wanted(ctx, call)
-        found = pulled_back(call, came_in, wanted, ctx.values, ctx.scan, ctx.kept.unchanged()) if came_in and wanted else {}
+        results = {names[ctx.kept.place]: saved[-1]} if ctx.kept is not None and ctx.kept.is_unchanged() else None
+        found = pulled_back(call, came_in, wanted, ctx.values, ctx.scan, results) if came_in and wanted else {}
         return (*(None,) * (len(ctx.needs_input_grad) - len(call.arrays)), *map(found.get, call.arrays))
 
 
@@ -76,24 +82,29 @@ def _wanted(ctx: Any, call: Call) -> list[str]:
     return [name for name in differentiated(call) if needed[name]]
 
 
+def _result_needed(call: Call, wanted: Sequence[str]) -> int | None:
+    """The place of the result that gradients are made of."""
+    names = call.recurrence.output_names
+    derived = adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(names), kept=True)
+    return None if derived is None or derived.result is None else names.index(derived.result)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Kept:
-    """A result that gradients are made of, and which version of it: whoever writes into results may, and gradients are made without it then."""
+    """What tells whether somebody wrote into a result that gradients are made of."""
 
-    result: dict[str, torch.Tensor]
-    version: int = 0
+    place: int
+    result: TensorWeakRef
+    version: int
 
     @staticmethod
-    def of(call: Call, wanted: Sequence[str], results: Outs) -> _Kept:
-        derived = adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(call.recurrence.output_names), kept=True)
-        if derived is None or derived.result is None:
-            return _Kept({})
-        result = results[call.recurrence.output_names.index(derived.result)]
-        # without what it was made by, which keeps this
-        return _Kept({derived.result: result.detach()}, result._version)
+    def of(result: torch.Tensor, place: int) -> _Kept:
+        return _Kept(place, TensorWeakRef(result), result._version)
 
-    def unchanged(self) -> dict[str, torch.Tensor]:
-        return {name: result for name, result in self.result.items() if result._version == self.version}
+    def is_unchanged(self) -> bool:
+        """What is gone may have left a view behind, through which it was written into."""
+        result = self.result()
+        return result is not None and result._version == self.version
 
 
 def pulled_back(
