@@ -173,7 +173,7 @@ def plan(
     segments = max(1, min(tuning.programs[layout == "columns"] // (-(-num_rows // rows) * warps), steps // tuning.shortest, tuning.segments))
     per_segment = -(-blocks // segments)
     if layout == "rows":
-        # two tiles are all that the program has; more outputs than that are stored while the second one is waited for
+        # two tiles are all that the program has; with three outputs it is slower
         turn = 2 if per_segment == 2 and outputs <= 2 else 1
     else:
         # one empty tile of few costs more than it saves
