@@ -44,7 +44,6 @@ from rlscan.crosscheck.workloads import (
     sampled,
     worst,
 )
-from rlscan.spec.adjoint import incoming
 
 KIND = "benchmark"
 """By which a JSON file says what it is."""
@@ -485,15 +484,14 @@ def forward_in_jax(workload: Workload, operation: Callable[..., Any], arrays: Ma
         return jax.vjp(lambda at: as_tuple(operation(**given, **at)), at)[1]
 
     given = {name: arrays[name] for name in workload.given if name not in workload.wanted}
-    came_in = {incoming(name): arrays[incoming(name)] for name in workload.recurrence.output_names}
-    return {"pull": kept(given, {name: arrays[name] for name in workload.wanted}), **came_in}
+    return {"pull": kept(given, {name: arrays[name] for name in workload.wanted}), "came in": tuple(workload.came_in(arrays))}
 
 
 def backward_in_jax(workload: Workload) -> Function:
     """What is pulled back alone."""
 
     def backward(operands: Mapping[str, Any]) -> tuple:
-        (found,) = operands["pull"](tuple(workload.came_in(operands)))
+        (found,) = operands["pull"](operands["came in"])
         return tuple(found[name] for name in workload.wanted)
 
     return backward

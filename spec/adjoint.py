@@ -94,10 +94,20 @@ def telling(wiring: Wiring, dtype: str) -> Telling | None:
     for name, output in _Derivation(wiring, dtype).outputs().items():
         if output is _STATE:
             return Telling(name, None)
-        other = [one for one in output.operands if one is not _STATE] if output.operation == "+" and _STATE in output.operands else []
-        if len(other) == 1 and other[0].operation == "symbol" and other[0].of[0].source == (read := Read(other[0].of[0].source.source)) and not wiring.seed:
-            sums = sums or Telling(name, read.source)
+        if output.operation != "+" or _STATE not in output.operands or wiring.seed:
+            continue
+        other = next((one for one in output.operands if one is not _STATE), None)
+        source = other.of[0].source if other is not None and other.operation == "symbol" else None
+        if isinstance(source, Read) and source.at == "step":
+            sums = sums or Telling(name, source.source)
     return sums
+
+
+def result_to_keep(call: Call, wanted: Collection[str]) -> int | None:
+    """The place of the result that gradients by the arguments `wanted` are made of, if they are."""
+    names = call.recurrence.output_names
+    derived = adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(names), kept=True)
+    return None if derived is None or derived.result is None else names.index(derived.result)
 
 
 def pulled_back_by(
@@ -112,9 +122,8 @@ def pulled_back_by(
 
     `results` of the call that are still at hand spare what would give them again.
     """
-    told = telling(call.wiring, call.dtype)
-    kept = told is not None and results is not None and told.result in results
-    derived = adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(gradients), kept)
+    told, results = telling(call.wiring, call.dtype), results or {}
+    derived = adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(gradients), kept=told is not None and told.result in results)
     if derived is None:
         return None
     if call.wiring.validity == "derived":
@@ -127,7 +136,7 @@ def pulled_back_by(
         seed = call.wiring.seed
         of_states = {**call.arrays, **({seed: finite.number(library.number(call.arrays[seed]))} if seed else {})}
         arrays |= zip(derived.states.output_names, run(call_of(call, derived.states, of_states)), strict=True)
-    elif derived.result is not None and results is not None:
+    elif derived.result is not None:
         arrays[STATES] = results[derived.result]
     found: dict[str, Any] = {}
     if derived.steps or derived.rows:

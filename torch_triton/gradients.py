@@ -18,7 +18,7 @@ import torch
 from torch.utils.weak import TensorWeakRef
 
 from rlscan.spec import coefficients
-from rlscan.spec.adjoint import adjoint, pulled_back_by
+from rlscan.spec.adjoint import pulled_back_by, result_to_keep
 from rlscan.spec.binding import bind
 from rlscan.spec.calls import Call
 from rlscan.spec.derivative import differentiated
@@ -58,7 +58,7 @@ class _Differentiable(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         call = call.with_arrays(dict(zip(call.arrays, arrays, strict=True)))
         results = values(call.with_arrays({name: array.detach() for name, array in call.arrays.items()}))
-        told = _result_needed(call, _wanted(ctx, call))
+        told = result_to_keep(call, _wanted(ctx, call))
         ctx.kept = None if told is None or results[told].is_inference() else _Kept.of(results[told], told)
         # an alias with a version of its own, for whoever writes into results may
         aliases = [] if ctx.kept is None else [results[ctx.kept.place].data]
@@ -80,13 +80,6 @@ def _wanted(ctx: Any, call: Call) -> list[str]:
     """The arguments that gradients are wanted by."""
     needed = dict(zip(call.arrays, ctx.needs_input_grad[-len(call.arrays) :], strict=True))
     return [name for name in differentiated(call) if needed[name]]
-
-
-def _result_needed(call: Call, wanted: Sequence[str]) -> int | None:
-    """The place of the result that gradients are made of."""
-    names = call.recurrence.output_names
-    derived = adjoint(call.wiring, call.dtype, frozenset(wanted), frozenset(names), kept=True)
-    return None if derived is None or derived.result is None else names.index(derived.result)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -94,7 +94,7 @@ class Prepared:
                 self.scratch["expectations"] = (expectations, place.num_rows, place.steps), self.like.dtype
         self.launches = _launches(call, code, place, chosen)
         if layout == "columns" and chosen.abreast == 1 and chosen.num_warps > 1:
-            self.abreast = functools.partial(_launches, call, code, place, dataclasses.replace(chosen, abreast=2 * chosen.abreast))
+            self.abreast = functools.partial(_launches, call, code, place, dataclasses.replace(chosen, abreast=2))
 
     @property
     def repeats(self) -> bool:

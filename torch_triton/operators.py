@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rlscan.spec.adjoint import adjoint, incoming, pulled_back_by, telling
+from rlscan.spec.adjoint import adjoint, incoming, pulled_back_by, result_to_keep, telling
 from rlscan.spec.arguments import Argument
 from rlscan.spec.calls import Call, check
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
@@ -139,11 +139,9 @@ def define(recurrence: Recurrence, run: Run, like: Callable[[Call], torch.Tensor
         ctx.others = [None if isinstance(x, torch.Tensor) else x for x in inputs]
         ctx.places = [place for place, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
         call = check(recurrence, arguments_of(recurrence, inputs), _TENSORS)
-        names = frozenset(_NAMES[recurrence.name][place] for place in wanted_places(ctx))
-        derived = adjoint(call.wiring, call.dtype, names, frozenset(recurrence.output_names), kept=True) if names else None
-        results = dict(zip(recurrence.output_names, output if isinstance(output, tuple) else (output,), strict=True))
+        told = result_to_keep(call, [_NAMES[recurrence.name][place] for place in wanted_places(ctx)])
         # a copy, for results may be written into
-        kept = [results[derived.result].clone()] if derived and derived.result else []
+        kept = [] if told is None else [(output if isinstance(output, tuple) else (output,))[told].clone()]
         ctx.save_for_backward(*[inputs[place] for place in ctx.places], *kept)
 
     def wanted_places(ctx: Any) -> list[int]:
