@@ -79,7 +79,7 @@ def gpu_timer() -> Timer:
         given = {name: array.mT.contiguous() if array.ndim == 2 and axis == 0 else array for name, array in given.items()}
         call = check(RECURRENCES["gae"], {**RECURRENCES["gae"].defaults, **given, "time_axis": axis}, Tensors())
         code = program(call.wiring)
-        chosen = plan(layout, rows, steps, code.reads, code.outputs, itemsize=4, tuning=tuning)  # type: ignore[arg-type]
+        chosen = plan(layout, rows, steps, code.reads, code.outputs, itemsize=4, flags=code.flags, tuning=tuning)  # type: ignore[arg-type]
         if (problem, chosen) not in taken:
             prepared = Prepared(call, chosen)
             taken[problem, chosen] = engine.device_time(lambda arrays: prepared({**arrays, **call.numbers}), call.arrays).us

@@ -303,11 +303,11 @@ def dealt(special, x):
     positions, steps = special.plan.positions, special.plan.steps
     own = []
     for k in range(steps):
-        source = index_of(special, by_row(special, x[0])) * steps + k
+        source = index_of(by_row(special, x[0])) * steps + k
         place, among = lax.rem(source, np.int32(positions)), lax.div(source, np.int32(positions))
-        found = taken_positions(special, by_row(special, x[0]), place)
+        found = taken_positions(by_row(special, x[0]), place)
         for i in range(1, steps):
-            found = jnp.where(among == i, taken_positions(special, by_row(special, x[i]), place), found)
+            found = jnp.where(among == i, taken_positions(by_row(special, x[i]), place), found)
         own.append(jnp.reshape(found, x[0].shape))
     return own
 
@@ -383,8 +383,9 @@ def by_row(special, x):
     """What lanes have, with an axis of positions, in which they hand things to each other."""
     if special.plan.positions == 1:
         return x
-    # in two axes Triton sees that nothing crosses warps
-    return jnp.reshape(x, (special.plan.rows, special.plan.positions) if special.contiguous else (special.plan.positions, special.plan.rows))
+    plan = special.plan
+    # in axes Triton sees what does not cross warps
+    return jnp.reshape(x, (plan.rows // plan.band, plan.positions, *([plan.band] if plan.band > 1 else [])))
 
 
 def by_lane(special, x, scratch):
@@ -395,30 +396,30 @@ def by_lane(special, x, scratch):
     return x if special.contiguous else pinned(x, scratch)
 
 
-def index_of(special, x):
+def index_of(x):
     """The position of each element of what is by row."""
-    axis = special.contiguous
-    return jnp.broadcast_to(jnp.expand_dims(jnp.arange(x.shape[axis], dtype=jnp.int32), 1 - axis), x.shape)
+    position = jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
+    return jnp.broadcast_to(position[:, :, None] if x.ndim == 3 else position, x.shape)
 
 
-def taken_positions(special, x, index):
+def taken_positions(x, index):
     """What the positions of `index` have, in each row."""
-    return taken(x, index, int(special.contiguous))
+    return taken(x, index, 1)
 
 
-def position_before(special, x, first):
+def position_before(x, first):
     """What the position before each one has, and `first` at a row's first."""
     if x.ndim == 1:
         return first
-    position = index_of(special, x)
-    return jnp.where(position == 0, first, taken_positions(special, x, jnp.maximum(position - 1, 0)))
+    position = index_of(x)
+    return jnp.where(position == 0, first, taken_positions(x, jnp.maximum(position - 1, 0)))
 
 
-def last_position(special, x):
+def last_position(x):
     """What the last position of the row has, at all of them."""
     if x.ndim == 1:
         return x
-    return taken_positions(special, x, jnp.full(x.shape, special.plan.positions - 1, jnp.int32))
+    return taken_positions(x, jnp.full(x.shape, x.shape[1] - 1, jnp.int32))
 
 
 def pinned(x, scratch):
@@ -454,12 +455,12 @@ def over_positions(special, addend, factor):
     if special.contiguous:
         return associative_scan(fading_then if special.fades else then, (addend, factor), axis=1)
     # by doubling, for here positions may lie in several warps: a scan across warps is added up in an order that differs from compiler to compiler
-    position, reach = index_of(special, addend), 1
+    position, reach = index_of(addend), 1
     while reach < special.plan.positions:
         source = jnp.maximum(position - reach, 0)
         there = position >= reach
-        before_addend = jnp.where(there, taken_positions(special, addend, source), jnp.zeros((), special.dtype))
-        before_factor = jnp.where(there, taken_positions(special, factor, source), jnp.ones((), special.dtype))
+        before_addend = jnp.where(there, taken_positions(addend, source), jnp.zeros((), special.dtype))
+        before_factor = jnp.where(there, taken_positions(factor, source), jnp.ones((), special.dtype))
         addend, factor = either_then(special, before_addend, before_factor, addend, factor)
         reach *= 2
     return addend, factor
@@ -469,7 +470,7 @@ def highest_over_positions(special, x):
     """For each position, the highest of its row up to it, by row."""
     if special.plan.positions == 1:
         return x
-    (found,) = associative_scan(higher, (by_row(special, x),), axis=int(special.contiguous))
+    (found,) = associative_scan(higher, (by_row(special, x),), axis=1)
     return found
 
 
@@ -494,9 +495,9 @@ def before_segment(which, special, row, position, segment, rows, state, totals, 
                 end = jnp.maximum(end, plgpu.load(nearest_ends.at[row, other], mask=there, other=-1))
         if which == "results":
             addend, factor = over_positions(special, addend, factor)
-            state = last_position(special, either_step(special, addend, factor, state))
+            state = last_position(either_step(special, addend, factor, state))
         if code.nearest:
-            nearest = jnp.maximum(last_position(special, highest_over_positions(special, end)), nearest)
+            nearest = jnp.maximum(last_position(highest_over_positions(special, end)), nearest)
         return state, nearest
 
     at_once = plan.positions * BEFORE_AT_ONCE
@@ -513,8 +514,8 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
     steps, tile_steps, reads_of = plan.steps, plan.block_steps, range(len(code.sources))
     segment = pl.program_id(1)
     lane = jnp.arange(special.lanes, dtype=jnp.int32)
-    position = lax.rem(lane, np.int32(plan.positions)) if special.contiguous else lax.div(lane, np.int32(plan.rows))
-    row = pl.program_id(0) * plan.rows + (lax.div(lane, np.int32(plan.positions)) if special.contiguous else lax.rem(lane, np.int32(plan.rows)))
+    position = lax.rem(lax.div(lane, np.int32(plan.band)), np.int32(plan.positions))
+    row = pl.program_id(0) * plan.rows + lax.div(lane, np.int32(plan.band * plan.positions)) * plan.band + lax.rem(lane, np.int32(plan.band))
     rows = True if special.all_rows else row < special.num_rows
     places = coordinates(row, special)
     # somewhere in an output, and a mask that is False but does not say so
@@ -547,8 +548,8 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
             for k in range(steps):
                 found = jnp.where(insides[k] & converted(loaded[code.valid_taps[0]][k], True, dtype), first_here + k, found)
             found = jnp.maximum(highest_over_positions(special, found), nearest_before)
-            nearest = by_lane(special, position_before(special, found, nearest_before), scratch)
-            nearest_before = last_position(special, found)
+            nearest = by_lane(special, position_before(found, nearest_before), scratch)
+            nearest_before = last_position(found)
         if which == "nearest":
             return state, addend_before, factor_before, nearest_before, trailing, ahead
 
@@ -564,8 +565,8 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
         carried, beyond_tile = {}, []
         for i, before in zip(trails, trailing, strict=True):
             last = by_row(special, movable(jnp.broadcast_to(converted(loaded[code.behind[i]][-1], code.flag[i], dtype), lanes), code.flag[i]))
-            carried[i] = converted(by_lane(special, position_before(special, last, before), scratch), code.flag[i], dtype)
-            beyond_tile.append(last_position(special, last))
+            carried[i] = converted(by_lane(special, position_before(last, before), scratch), code.flag[i], dtype)
+            beyond_tile.append(last_position(last))
         for i in reads_of:
             if code.at[i] == NEAREST:
                 carried[i] = jnp.broadcast_to(load_one(special, i, refs, places, rows, time(special, nearest)), lanes)
@@ -594,10 +595,10 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
             addend, factor = either_then(special, addend, factor, *one)
         addend, factor = over_positions(special, addend, factor)
         if which == "totals":
-            total = either_then(special, addend_before, factor_before, last_position(special, addend), last_position(special, factor))
+            total = either_then(special, addend_before, factor_before, last_position(addend), last_position(factor))
             return state, *total, nearest_before, beyond_tile, ahead
         reached = either_step(special, addend, factor, state)
-        now_state = by_lane(special, position_before(special, reached, state), scratch)
+        now_state = by_lane(special, position_before(reached, state), scratch)
         made = []
         for here, outside, last, valid, one in every:
             beyond, now_state = now_state, either_step(special, *one, now_state)
@@ -611,7 +612,7 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
             else:
                 store(special, outs[n], places, rows, ts, [at_step[n] for at_step in made])
         # where a row has one position, all its steps are taken one after another anyway
-        state = now_state if plan.positions == 1 else last_position(special, reached)
+        state = now_state if plan.positions == 1 else last_position(reached)
         return state, addend_before, factor_before, nearest_before, beyond_tile, ahead
 
     ahead = load_tile(which, special, refs, places, rows, first, True) if plan.ahead else {}

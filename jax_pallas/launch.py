@@ -38,7 +38,8 @@ def _plan(call: Call) -> Plan:
         _say_that_it_is_slow()
     layout, code = "rows" if steps_are_contiguous else "columns", program(call.wiring)
     # of a multiprocessor's memory, XLA gives most to shared memory where a kernel has any
-    return plan(layout, num_rows, call.steps, code.reads, code.outputs, jnp.dtype(call.dtype).itemsize, exchange=scan_primitive.AVAILABLE, cached=False)
+    moved = code.reads, code.outputs, jnp.dtype(call.dtype).itemsize, code.flags
+    return plan(layout, num_rows, call.steps, *moved, exchange=scan_primitive.AVAILABLE, cached=False)
 
 
 @functools.cache

@@ -31,6 +31,8 @@ class Plan:
         blocks: tiles of a segment, one after another.
         abreast: times fewer warps than lanes need, where neighbours in memory are rows: a thread then has so many of them, which Triton loads at once where
             strides allow.
+        band: rows whose lanes are neighbours, before the next position: 1 where steps are contiguous; where rows are, the more there are the fewer pieces of
+            memory a warp reads, and where a warp has all positions of its band, nothing is exchanged between warps.
         turn: tiles of one turn of the loop over tiles; it divides their number. Of two, what was loaded ahead stays in its registers until it is scanned. From
             one turn to the next it is moved to others, and to be moved it is waited for.
     """
@@ -43,8 +45,11 @@ class Plan:
     blocks: int
     abreast: int = 1
     turn: int = 1
+    band: int = 1
 
     def __post_init__(self) -> None:
+        if self.rows % self.band:
+            raise ValueError(f"{self.rows} rows are no whole bands of {self.band}")
         if self.blocks % self.turn:
             raise ValueError(f"{self.blocks} tiles are no whole turns of {self.turn}")
 
@@ -136,20 +141,21 @@ def plan(
     reads: int,
     outputs: int,
     itemsize: int,
+    flags: int = 0,
     exchange: bool = True,
     cached: bool = True,
     tuning: Tuning = TUNING,
 ) -> Plan:
-    """The plan for `num_rows` rows of `steps` steps, with so many reads at each step, and so many outputs, in numbers of `itemsize` bytes.
+    """The plan for `num_rows` rows of `steps` steps, with so many reads at each step, and so many outputs, in numbers of `itemsize` bytes; `flags` of the
+    reads are of one byte.
 
-    Without `exchange`, it is one in which no position needs to know of another. Without `cached`, there is little cache beside shared memory, and what a
-    program leaves of a sector is not at hand when its neighbour wants it: it takes whole sectors, of as many rows as a warp. Nothing is added up in
-    another order for that.
+    Without `exchange`, it is one in which no position needs to know of another. Without `cached`, there is little cache beside shared memory.
     """
     if not exchange:
         each = min(8, power_of_two(steps))
         return Plan("columns", WARP, 1, each, 1, -(-steps // each))
-    columns = Columns()
+    width: Width = "few" if num_rows < tuning.narrow[0] else "narrow" if num_rows < tuning.narrow[1] else "wide"
+    columns = Columns() if layout == "rows" else _columns(reads, outputs, itemsize, flags, width)
     if layout == "rows":
         # the more steps a thread has, the fewer there are to be scanned over lanes; they cost registers, which few programs have to spare
         most_reads = tuning.reads_of_eight[0] if num_rows * WARP >= tuning.programs[0] * tuning.lanes[0] else tuning.reads_of_eight[1]
@@ -158,8 +164,6 @@ def plan(
         lanes = tuning.lanes[steps <= positions * each]
         rows = max(WARP, min(lanes, positions * power_of_two(num_rows))) // positions
     else:
-        width: Width = "few" if num_rows < tuning.narrow[0] else "narrow" if num_rows < tuning.narrow[1] else "wide"
-        columns = _columns(reads, outputs, itemsize, width)
         rows = WARP // 2 if width == "narrow" else min(columns.rows, power_of_two(num_rows))
         fewest, most = tuning.positions
         positions = max(fewest, min(int(most * columns.most), power_of_two(tuning.warps * columns.wanted * WARP // num_rows)))
@@ -179,9 +183,9 @@ def plan(
         # one empty tile of few costs more than it saves
         turn = 1 if per_segment % columns.turn and per_segment < 8 else columns.turn
     per_segment += -per_segment % turn
-    if layout == "columns" and not cached:
-        rows = max(rows, min(WARP, power_of_two(num_rows)))
-    return Plan(layout, rows, positions, each, -(-blocks // per_segment), per_segment, columns.abreast, turn)
+    band = 1 if layout == "rows" else rows
+    made = Plan(layout, rows, positions, each, -(-blocks // per_segment), per_segment, columns.abreast, turn, band)
+    return made if cached or layout == "rows" else _with_little_cache(made, num_rows, reads, itemsize, width)
 
 
 Width = Literal["few", "narrow", "wide"]
@@ -206,22 +210,37 @@ class Columns:
     turn: int = 1
 
 
-def _columns(reads: int, outputs: int, itemsize: int, width: Width) -> Columns:
+def _columns(reads: int, outputs: int, itemsize: int, flags: int, width: Width) -> Columns:
     if itemsize > 4:
         return Columns(most=0.5)
     if reads > 5:
         return Columns(steps=4)
     if reads <= 2:
-        return Columns(wanted=2, most=2, abreast=2)
+        return Columns(wanted=2, most=2, abreast=2, turn=2 if flags and outputs <= 2 else 1)
     if outputs > 2:
-        return Columns(wanted=2, steps=4, abreast=2, turn=2) if reads == 3 and width == "wide" else Columns()
+        return Columns(wanted=2, rows=2 * WARP, steps=4, abreast=2, turn=2) if reads == 3 and width == "wide" else Columns()
     if reads == 3:
         return Columns(turn=2)
     if reads == 4:
-        return Columns(wanted=2, steps=8 if width == "narrow" else 4, abreast=2)
+        return Columns() if width == "wide" else Columns(wanted=2, steps=8 if width == "narrow" else 4, abreast=2)
     if width == "wide":
         return Columns(rows=2 * WARP, abreast=2)
     return Columns(wanted=2, abreast=2, turn=2 if width == "narrow" else 1)
+
+
+def _with_little_cache(made: Plan, num_rows: int, reads: int, itemsize: int, width: Width) -> Plan:
+    """The plan for where there is little cache beside shared memory, which adds up in the same order; measured as `Columns` are.
+
+    What a program leaves of a sector is not at hand when its neighbour wants it, so it takes whole sectors. Lines of the cache are what loads under way
+    are kept in: where rows are many, a program either fills them with flags of twice as many rows, or leaves shared memory, and with it the cache, alone.
+    """
+    rows = max(made.rows, min(WARP, power_of_two(num_rows)))
+    if width != "wide" or itemsize > 4:
+        return dataclasses.replace(made, rows=rows, band=rows)
+    if reads <= 2:
+        return dataclasses.replace(made, rows=2 * WARP, band=2 * WARP)
+    rows = 2 * WARP if reads > 5 else WARP
+    return dataclasses.replace(made, rows=rows, abreast=2, turn=1, band=min(rows, 2 * WARP // made.positions))
 
 
 def power_of_two(n: int) -> int:

@@ -64,6 +64,11 @@ class Program:
         return len(loaded) + loaded.count(ACTIONS)
 
     @property
+    def flags(self) -> int:
+        """How many of these are flags."""
+        return sum(flag and behind < 0 and at not in (ROW, NUMBER) for at, behind, flag in zip(self.at, self.behind, self.flag, strict=True))
+
+    @property
     def outputs(self) -> int:
         return len(self.last_only)
 

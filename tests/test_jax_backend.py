@@ -36,11 +36,11 @@ each_method = pytest.mark.parametrize("method", ["vectorised", "kernels"])
 # Small enough for interpret mode, and yet more than one of everything: programs, segments, blocks, steps of a block.
 TINY = {
     "batch-major": Plan("rows", rows=2, positions=1, steps=4, segments=2, blocks=2),
-    "time-major": Plan("columns", rows=2, positions=2, steps=1, segments=3, blocks=2),
+    "time-major": Plan("columns", rows=2, positions=2, steps=1, segments=3, blocks=2, band=2),
 }
 WHOLE = {
     "batch-major": Plan("rows", rows=2, positions=2, steps=4, segments=1, blocks=2),
-    "time-major": Plan("columns", rows=4, positions=2, steps=1, segments=1, blocks=6, turn=2, abreast=2),
+    "time-major": Plan("columns", rows=4, positions=2, steps=1, segments=1, blocks=6, turn=2, abreast=2, band=2),
 }
 TIME_AXIS = {"batch-major": -1, "time-major": 0}
 ROWS, STEPS = 3, 11
@@ -168,7 +168,7 @@ OVER_ACTIONS = [
     (4, Plan("rows", rows=2, positions=4, steps=4, segments=2, blocks=2)),
     (6, Plan("rows", rows=2, positions=4, steps=4, segments=1, blocks=2)),
     (6, Plan("rows", rows=1, positions=2, steps=4, segments=2, blocks=2)),
-    (6, Plan("columns", rows=2, positions=2, steps=2, segments=2, blocks=2)),
+    (6, Plan("columns", rows=2, positions=2, steps=2, segments=2, blocks=2, band=2)),
 ]
 
 
@@ -241,7 +241,7 @@ def test_the_plan_is_that_of_a_row_major_tensor(shape):
         place = geometry(call, {name: (array.shape, contiguous(array.shape)) for name, array in call.arrays.items()}, contiguous(shape))
         code = program(call.wiring)
         layout = "rows" if place.steps_are_contiguous else "columns"
-        assert launch._plan(call) == plan(layout, place.num_rows, place.steps, code.reads, code.outputs, 4, cached=False)
+        assert launch._plan(call) == plan(layout, place.num_rows, place.steps, code.reads, code.outputs, 4, code.flags, cached=False)
 
 
 def lowered_kernels(recurrence, arguments, chosen=None):

@@ -1,7 +1,5 @@
 """How problems are cut into programs."""
 
-import dataclasses
-
 import pytest
 
 from rlscan.spec.plan import Plan, plan
@@ -30,13 +28,27 @@ def test_every_step_is_in_a_tile_and_whole_tiles_hold_nothing_else(layout, num_r
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("num_rows", ROWS)
-def test_programs_of_whole_sectors_add_up_in_the_same_order(layout, num_rows):
-    """Where there is little cache, as in JAX, a program takes more rows, and nothing else changes."""
+def test_with_little_cache_the_order_of_additions_is_the_same(layout, num_rows):
+    """There, as in JAX, rows are dealt to programs and lanes otherwise; what a row is cut into decides the order, and is the same."""
     for steps in STEPS[::7]:
         for moved in MOVED:
-            one, other = (plan(layout, num_rows, steps, *moved, cached=cached) for cached in (True, False))
-            assert dataclasses.replace(one, rows=other.rows) == other
-            assert layout == "rows" or other.rows >= min(32, num_rows)
+            for flags in (0, 1):
+                one, other = (plan(layout, num_rows, steps, *moved, flags, cached=cached) for cached in (True, False))
+                cut = ("layout", "positions", "steps", "segments", "blocks")
+                assert [getattr(one, name) for name in cut] == [getattr(other, name) for name in cut]
+                assert one == other if layout == "rows" else other.rows >= min(32, num_rows)
+
+
+@pytest.mark.parametrize("moved", MOVED)
+def test_where_rows_are_many_and_cache_is_little_nothing_crosses_warps_or_flags_fill_lines(moved):
+    """A warp has 32 lanes, and each so many rows abreast."""
+    reads, _, itemsize = moved
+    for steps in STEPS[::7]:
+        chosen = plan("columns", 16384, steps, *moved, cached=False)
+        if itemsize == 4 and reads > 2:
+            assert chosen.band * chosen.positions <= 32 * chosen.abreast, chosen
+        else:
+            assert chosen.band == chosen.rows == (64 if itemsize == 4 else 32), chosen
 
 
 def test_segments_that_do_not_divide_a_row_leave_empty_tiles():
@@ -55,3 +67,8 @@ def test_an_empty_tile_completes_a_turn_only_where_it_is_one_of_many(steps, bloc
 def test_tiles_are_whole_turns():
     with pytest.raises(ValueError, match="3 tiles are no whole turns of 2"):
         Plan("rows", rows=2, positions=2, steps=4, segments=1, blocks=3, turn=2)
+
+
+def test_bands_are_whole():
+    with pytest.raises(ValueError, match="4 rows are no whole bands of 3"):
+        Plan("columns", rows=4, positions=2, steps=4, segments=1, blocks=3, band=3)

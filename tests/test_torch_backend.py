@@ -56,10 +56,11 @@ def prepared_call(recurrence, given, chosen=None):
 PLANS = {
     "rows": Plan("rows", rows=1, positions=2, steps=4, segments=2, blocks=1),
     "rows of several tiles": Plan("rows", rows=2, positions=1, steps=4, segments=2, blocks=2),
-    "columns": Plan("columns", rows=2, positions=2, steps=2, segments=2, blocks=2),
-    "columns of one tile each": Plan("columns", rows=4, positions=4, steps=1, segments=4, blocks=1),
+    "columns": Plan("columns", rows=2, positions=2, steps=2, segments=2, blocks=2, band=2),
+    "columns of one tile each": Plan("columns", rows=4, positions=4, steps=1, segments=4, blocks=1, band=4),
     "rows of two tiles a turn": Plan("rows", rows=2, positions=1, steps=4, segments=2, blocks=2, turn=2),
-    "columns of two tiles a turn": Plan("columns", rows=2, positions=2, steps=1, segments=2, blocks=4, turn=2, abreast=2),
+    "columns of two tiles a turn": Plan("columns", rows=2, positions=2, steps=1, segments=2, blocks=4, turn=2, abreast=2, band=2),
+    "columns in bands": Plan("columns", rows=4, positions=2, steps=2, segments=2, blocks=2, band=2),
 }
 SPLITS = [
     (recurrence, variant, name, steps)
@@ -94,7 +95,7 @@ OVER_ACTIONS = [
     for plan in (
         Plan("rows", rows=2, positions=4, steps=4, segments=1, blocks=2),
         Plan("rows", rows=1, positions=2, steps=8, segments=1, blocks=2),
-        Plan("columns", rows=2, positions=2, steps=2, segments=1, blocks=2),
+        Plan("columns", rows=2, positions=2, steps=2, segments=1, blocks=2, band=2),
     )
     for segments in (1, 2)
 ]
@@ -507,8 +508,8 @@ def test_where_registers_are_not_known_nothing_else_is_tried():
 def test_rows_abreast_give_the_same_bits(device):
     made = gae_of((64, 4096), 0, device)
     made |= {name: torch.randn_like(made[name]) for name in ("rewards", "values", "bootstrap_value")}
-    call, narrow = prepared_call(RECURRENCES["gae"], made, Plan("columns", 32, 4, 8, 1, 2))
-    wide = Prepared(call, dataclasses.replace(Plan("columns", 32, 4, 8, 1, 2), abreast=2))
+    call, narrow = prepared_call(RECURRENCES["gae"], made, Plan("columns", 32, 4, 8, 1, 2, band=32))
+    wide = Prepared(call, dataclasses.replace(Plan("columns", 32, 4, 8, 1, 2, band=32), abreast=2))
     given = {**call.arrays, **call.numbers}
     for one, other in zip(narrow(given), wide(given), strict=True):
         assert torch.equal(one, other)

@@ -334,7 +334,7 @@ def with_actions(total, value_at, weight_at, actions, stored, strides, ACTION_ST
 @triton.jit
 def over_actions(values, weights, value_offset, weight_offset, first, position, steps, rows, places, strides, num_actions, PATTERN: tl.constexpr,
                  ACTION_STRIDES: tl.constexpr, ACTIONS_AT_ONCE: tl.constexpr, ONE_GROUP: tl.constexpr, VALUES: tl.constexpr, WEIGHTS: tl.constexpr,
-                 CONTIGUOUS: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, BACKWARD: tl.constexpr,
+                 CONTIGUOUS: tl.constexpr, POSITIONS: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, BACKWARD: tl.constexpr,
                  COMPUTE: tl.constexpr):  # fmt: skip
     """The expectation over the actions at the steps from `first` on, action by action.
 
@@ -358,20 +358,20 @@ def over_actions(values, weights, value_offset, weight_offset, first, position, 
                 total = with_actions(total, value_at, weight_at, action + some, stored, strides, ACTION_STRIDES, COMPUTE)
         totals = totals + (total,)
     if DEALT:
-        return dealt(totals, ROWS, POSITIONS, STEPS)
+        return dealt(totals, POSITIONS, STEPS)
     else:
         return totals
 
 
 @triton.jit
-def dealt(x, ROWS: tl.constexpr, POSITIONS: tl.constexpr, STEPS: tl.constexpr):
+def dealt(x, POSITIONS: tl.constexpr, STEPS: tl.constexpr):
     """A tile whose neighbours in time are neighbouring lanes, as one in which they are a position's."""
     own = ()
     for k in tl.static_range(STEPS):
-        source = index_of(by_row(x[0], ROWS, POSITIONS, True), True) * STEPS + k
-        found = taken(by_row(x[0], ROWS, POSITIONS, True), source % POSITIONS, True)
+        source = index_of(by_row(x[0], POSITIONS, 1)) * STEPS + k
+        found = taken(by_row(x[0], POSITIONS, 1), source % POSITIONS)
         for i in tl.static_range(1, STEPS):
-            found = tl.where(source // POSITIONS == i, taken(by_row(x[i], ROWS, POSITIONS, True), source % POSITIONS, True), found)
+            found = tl.where(source // POSITIONS == i, taken(by_row(x[i], POSITIONS, 1), source % POSITIONS), found)
         own = own + (tl.reshape(found, x[0].shape),)
     return own
 
@@ -436,15 +436,15 @@ def offsets_of(places, strides, PATTERN: tl.constexpr, COUNT: tl.constexpr, FIRS
 
 
 @triton.jit
-def by_row(x, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTIGUOUS: tl.constexpr):
+def by_row(x, POSITIONS: tl.constexpr, BAND: tl.constexpr):
     """What lanes have, with an axis of positions, in which they hand things to each other."""
     if POSITIONS == 1:
         return x
-    elif CONTIGUOUS:
-        # in two axes Triton sees that nothing crosses warps
-        return tl.reshape(x, [ROWS, POSITIONS])
+    elif BAND == 1:
+        # in axes Triton sees what does not cross warps
+        return tl.reshape(x, [x.numel // POSITIONS, POSITIONS])
     else:
-        return tl.reshape(x, [POSITIONS, ROWS])
+        return tl.reshape(x, [x.numel // (POSITIONS * BAND), POSITIONS, BAND])
 
 
 @triton.jit
@@ -460,37 +460,35 @@ def by_lane(x, scratch, never, CONTIGUOUS: tl.constexpr):
 
 
 @triton.jit
-def index_of(x, CONTIGUOUS: tl.constexpr):
+def index_of(x):
     """The position of each element of what is by row."""
-    if CONTIGUOUS:
-        return tl.broadcast_to(tl.arange(0, x.shape[1])[None, :], x.shape)
-    else:
-        return tl.broadcast_to(tl.arange(0, x.shape[0])[:, None], x.shape)
+    position = tl.arange(0, x.shape[1])[None, :]
+    return tl.broadcast_to(position[:, :, None] if len(x.shape) == 3 else position, x.shape)
 
 
 @triton.jit
-def taken(x, index, CONTIGUOUS: tl.constexpr):
+def taken(x, index):
     """What the positions of `index` have, in each row."""
-    return tl.gather(x, index, 1 if CONTIGUOUS else 0)
+    return tl.gather(x, index, 1)
 
 
 @triton.jit
-def position_before(x, first, CONTIGUOUS: tl.constexpr):
+def position_before(x, first):
     """What the position before each one has, and `first` at a row's first."""
     if len(x.shape) == 1:
         return first
     else:
-        position = index_of(x, CONTIGUOUS)
-        return tl.where(position == 0, first, taken(x, tl.maximum(position - 1, 0), CONTIGUOUS))
+        position = index_of(x)
+        return tl.where(position == 0, first, taken(x, tl.maximum(position - 1, 0)))
 
 
 @triton.jit
-def last_position(x, CONTIGUOUS: tl.constexpr):
+def last_position(x):
     """What the last position of the row has, at all of them."""
     if len(x.shape) == 1:
         return x
     else:
-        return taken(x, tl.full(x.shape, x.shape[1 if CONTIGUOUS else 0] - 1, tl.int32), CONTIGUOUS)
+        return taken(x, tl.full(x.shape, x.shape[1] - 1, tl.int32))
 
 
 @triton.jit
@@ -519,9 +517,9 @@ def either_step(addend, factor, state, FADING: tl.constexpr):
 
 
 @triton.jit
-def over_positions(addend, factor, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTIGUOUS: tl.constexpr, FADING: tl.constexpr):
+def over_positions(addend, factor, POSITIONS: tl.constexpr, BAND: tl.constexpr, CONTIGUOUS: tl.constexpr, FADING: tl.constexpr):
     """Each position's map after those of all before it in its row, by row."""
-    addend, factor = by_row(addend, ROWS, POSITIONS, CONTIGUOUS), by_row(factor, ROWS, POSITIONS, CONTIGUOUS)
+    addend, factor = by_row(addend, POSITIONS, BAND), by_row(factor, POSITIONS, BAND)
     if POSITIONS == 1:
         return addend, factor
     elif CONTIGUOUS:
@@ -531,24 +529,24 @@ def over_positions(addend, factor, ROWS: tl.constexpr, POSITIONS: tl.constexpr, 
             return tl.associative_scan((addend, factor), 1, then)
     else:
         # by doubling, for here positions may lie in several warps: a scan across warps is added up in an order that differs from compiler to compiler
-        position = index_of(addend, CONTIGUOUS)
+        position = index_of(addend)
         for i in tl.static_range(DOUBLINGS):
             if (1 << i) < POSITIONS:
                 source = tl.maximum(position - (1 << i), 0)
                 there = position >= (1 << i)
-                before_addend = tl.where(there, taken(addend, source, CONTIGUOUS), 0.0)
-                before_factor = tl.where(there, taken(factor, source, CONTIGUOUS), 1.0)
+                before_addend = tl.where(there, taken(addend, source), 0.0)
+                before_factor = tl.where(there, taken(factor, source), 1.0)
                 addend, factor = either_then(before_addend, before_factor, addend, factor, FADING)
         return addend, factor
 
 
 @triton.jit
-def highest_over_positions(x, ROWS: tl.constexpr, POSITIONS: tl.constexpr, CONTIGUOUS: tl.constexpr):
+def highest_over_positions(x, POSITIONS: tl.constexpr, BAND: tl.constexpr):
     """For each position, the highest of its row up to it, by row."""
     if POSITIONS == 1:
         return x
     else:
-        return tl.associative_scan(by_row(x, ROWS, POSITIONS, CONTIGUOUS), 1 if CONTIGUOUS else 0, higher)
+        return tl.associative_scan(by_row(x, POSITIONS, BAND), 1, higher)
 
 
 @triton.jit(do_not_specialize=PLAIN)
@@ -559,7 +557,8 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                 TAPS: tl.constexpr, CONSTANTS: tl.constexpr, OUTPUT_TAPS: tl.constexpr, OUTPUT_CONSTANTS: tl.constexpr, VALIDITY: tl.constexpr,
                 VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, LAST_ONLY: tl.constexpr, IS_NEAREST: tl.constexpr, BACKWARD: tl.constexpr,
                 SEEDED: tl.constexpr, FADING: tl.constexpr, COMPUTE: tl.constexpr, CONTIGUOUS: tl.constexpr, BLOCK_ROWS: tl.constexpr, POSITIONS: tl.constexpr,
-                STEPS: tl.constexpr, WHOLE: tl.constexpr, ALL_ROWS: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr, TURN: tl.constexpr):  # fmt: skip
+                STEPS: tl.constexpr, WHOLE: tl.constexpr, ALL_ROWS: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr, TURN: tl.constexpr,
+                BAND: tl.constexpr):  # fmt: skip
     """Rows scanned tile by tile; a carry goes from tile to tile.
 
     PASS is "results", or for rows split over programs first "nearest" (each segment's last valid step) and "totals" (each segment as one
@@ -573,8 +572,8 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
     segment = tl.program_id(1)
     first_row = tl.program_id(0).to(tl.int64) * BLOCK_ROWS
     lane = tl.arange(0, LANES)
-    position = lane % POSITIONS if CONTIGUOUS else lane // BLOCK_ROWS
-    row = first_row + (lane // POSITIONS if CONTIGUOUS else lane % BLOCK_ROWS)
+    position = lane // BAND % POSITIONS
+    row = first_row + (lane // (BAND * POSITIONS) * BAND + lane % BAND)
     rows = (row < num_rows) | ALL_ROWS
     places = coordinates(row, row_sizes)
     row_offsets = offsets_of(places, scaled, PATTERN, NUM, 0)
@@ -591,8 +590,8 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
     if SEEDED:
         state = tl.load(seed + row_offset(places, scaled, PATTERN, NUM + len(edges)), mask=rows, other=0).to(COMPUTE)
     # what goes from tile to tile is by row, and the same at all positions
-    state = by_row(state, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
-    nearest_before = by_row(tl.zeros([LANES], tl.int32) - 1, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
+    state = by_row(state, POSITIONS, BAND)
+    nearest_before = by_row(tl.zeros([LANES], tl.int32) - 1, POSITIONS, BAND)
     if SPLIT and PASS != "nearest":
         for group in range((segment + POSITIONS * BEFORE - 1) // (POSITIONS * BEFORE)):
             before_addend = nothing
@@ -608,12 +607,12 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                 if IS_NEAREST:
                     before_end = tl.maximum(before_end, tl.load(nearest_ends + slot + other, mask=there, other=-1))
             if PASS == "results":
-                before_addend, before_factor = over_positions(before_addend, before_factor, BLOCK_ROWS, POSITIONS, CONTIGUOUS, FADING)
-                state = last_position(either_step(before_addend, before_factor, state, FADING), CONTIGUOUS)
+                before_addend, before_factor = over_positions(before_addend, before_factor, POSITIONS, BAND, CONTIGUOUS, FADING)
+                state = last_position(either_step(before_addend, before_factor, state, FADING))
             if IS_NEAREST:
-                before_end = highest_over_positions(before_end, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
-                nearest_before = tl.maximum(last_position(before_end, CONTIGUOUS), nearest_before)
-    total_addend = by_row(nothing, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
+                before_end = highest_over_positions(before_end, POSITIONS, BAND)
+                nearest_before = tl.maximum(last_position(before_end), nearest_before)
+    total_addend = by_row(nothing, POSITIONS, BAND)
     total_factor = total_addend + 1
 
     q = segment * blocks * TILE
@@ -630,7 +629,7 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
         if BEHIND[j] >= 0 and AT[j] != NEAREST and PASS != "nearest":
             trailed = load_one(arrays[j], row_offsets[j], edges, edge_offsets, time(q - 1, steps, BACKWARD), steps, rows, places, scaled, PATTERN, j, EDGE[j],
                                FLAG[j], COMPUTE)  # fmt: skip
-            trailing = trailing + (by_row(movable(trailed, FLAG[j]), BLOCK_ROWS, POSITIONS, CONTIGUOUS),)
+            trailing = trailing + (by_row(movable(trailed, FLAG[j]), POSITIONS, BAND),)
         else:
             trailing = trailing + (rows,)
 
@@ -655,9 +654,9 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                 found = tl.zeros([LANES], tl.int32) - 1
                 for k in tl.static_range(STEPS):
                     found = tl.where(insides[k] & (loaded[VALID_TAPS[0] * STEPS + k] != 0), first + k, found)
-                found = tl.maximum(highest_over_positions(found, BLOCK_ROWS, POSITIONS, CONTIGUOUS), nearest_before)
-                nearest = by_lane(position_before(found, nearest_before, CONTIGUOUS), scratch, never, CONTIGUOUS)
-                nearest_before = last_position(found, CONTIGUOUS)
+                found = tl.maximum(highest_over_positions(found, POSITIONS, BAND), nearest_before)
+                nearest = by_lane(position_before(found, nearest_before), scratch, never, CONTIGUOUS)
+                nearest_before = last_position(found)
             if PASS != "nearest":
                 # what is read at each step, where it is not as it was loaded
                 kept = expectations
@@ -670,8 +669,8 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                             expected = expected + load_kept(kept, row, ts, stored, num_rows, steps, CONTIGUOUS, BACKWARD)
                         else:
                             sums = over_actions(arrays[j], edges[EDGE[j]], row_offsets[j], edge_offsets[EDGE[j]], first, position, steps, rows, places, scaled,
-                                                num_actions, PATTERN, ACTION_STRIDES, ACTIONS_AT_ONCE, ONE_GROUP, j, NUM + EDGE[j], CONTIGUOUS, BLOCK_ROWS,
-                                                POSITIONS, STEPS, WHOLE, BACKWARD, COMPUTE)  # fmt: skip
+                                                num_actions, PATTERN, ACTION_STRIDES, ACTIONS_AT_ONCE, ONE_GROUP, j, NUM + EDGE[j], CONTIGUOUS, POSITIONS,
+                                                STEPS, WHOLE, BACKWARD, COMPUTE)  # fmt: skip
                             if SPLIT:
                                 store_kept(kept, sums, row, ts, stored, num_rows, steps, CONTIGUOUS, BACKWARD)
                             expected = expected + sums
@@ -687,10 +686,10 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                         beyond_tile = beyond_tile + (trailing[j],)
                     else:
                         last = movable(converted(loaded[BEHIND[j] * STEPS + STEPS - 1], FLAG[j], COMPUTE), FLAG[j])
-                        last = by_row(last, BLOCK_ROWS, POSITIONS, CONTIGUOUS)
-                        before = by_lane(position_before(last, trailing[j], CONTIGUOUS), scratch, never, CONTIGUOUS)
+                        last = by_row(last, POSITIONS, BAND)
+                        before = by_lane(position_before(last, trailing[j]), scratch, never, CONTIGUOUS)
                         carried = carried + (converted(before, FLAG[j], COMPUTE),)
-                        beyond_tile = beyond_tile + (last_position(last, CONTIGUOUS),)
+                        beyond_tile = beyond_tile + (last_position(last),)
                 trailing = beyond_tile
 
                 reads = ()
@@ -742,14 +741,14 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                 factor = maps[1]
                 for k in tl.static_range(1, STEPS):
                     addend, factor = either_then(addend, factor, maps[2 * k], maps[2 * k + 1], FADING)
-                addend, factor = over_positions(addend, factor, BLOCK_ROWS, POSITIONS, CONTIGUOUS, FADING)
+                addend, factor = over_positions(addend, factor, POSITIONS, BAND, CONTIGUOUS, FADING)
                 if PASS == "totals":
-                    total_addend, total_factor = either_then(total_addend, total_factor, last_position(addend, CONTIGUOUS), last_position(factor, CONTIGUOUS),
+                    total_addend, total_factor = either_then(total_addend, total_factor, last_position(addend), last_position(factor),
                                                              FADING)  # fmt: skip
                 else:
                     reached = either_step(addend, factor, state, FADING)
-                    now_state = by_lane(position_before(reached, state, CONTIGUOUS), scratch, never, CONTIGUOUS)
-                    state = last_position(reached, CONTIGUOUS)
+                    now_state = by_lane(position_before(reached, state), scratch, never, CONTIGUOUS)
+                    state = last_position(reached)
                     results = ()
                     for k in tl.static_range(STEPS):
                         beyond = now_state

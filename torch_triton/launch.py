@@ -85,7 +85,7 @@ class Prepared:
             return
         place = geometry(call, {name: (tuple(array.shape), array.stride()) for name, array in call.arrays.items()}, self.like.stride())
         layout = "rows" if place.steps_are_contiguous else "columns"
-        chosen = chosen or plan(layout, place.num_rows, place.steps, code.reads, code.outputs, self.like.dtype.itemsize)
+        chosen = chosen or plan(layout, place.num_rows, place.steps, code.reads, code.outputs, self.like.dtype.itemsize, code.flags)
         if chosen.segments > 1:
             self.scratch["totals"] = (2, place.num_rows, chosen.segments), self.like.dtype
             if code.nearest:
@@ -243,6 +243,7 @@ def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[
         "SPLIT": chosen.segments > 1,
         "AHEAD": chosen.ahead,
         "TURN": chosen.turn,
+        "BAND": chosen.band,
     }
     # contraction would round differently from JAX's pipeline, which never contracts
     options = {"num_warps": chosen.num_warps, "num_stages": 1, "enable_fp_fusion": False}
