@@ -155,7 +155,7 @@ def plan(
         each = min(8, power_of_two(steps))
         return Plan("columns", WARP, 1, each, 1, -(-steps // each))
     width: Width = "few" if num_rows < tuning.narrow[0] else "narrow" if num_rows < tuning.narrow[1] else "wide"
-    columns = Columns() if layout == "rows" else _columns(reads, outputs, itemsize, flags, width)
+    columns = Columns() if layout == "rows" else _columns(reads, outputs, itemsize, width)
     if layout == "rows":
         # the more steps a thread has, the fewer there are to be scanned over lanes; they cost registers, which few programs have to spare
         most_reads = tuning.reads_of_eight[0] if num_rows * WARP >= tuning.programs[0] * tuning.lanes[0] else tuning.reads_of_eight[1]
@@ -185,7 +185,7 @@ def plan(
     per_segment += -per_segment % turn
     band = 1 if layout == "rows" else rows
     made = Plan(layout, rows, positions, each, -(-blocks // per_segment), per_segment, columns.abreast, turn, band)
-    return made if cached or layout == "rows" else _with_little_cache(made, num_rows, reads, itemsize, width)
+    return made if cached or layout == "rows" else _with_little_cache(made, num_rows, reads, outputs, itemsize, flags, width)
 
 
 Width = Literal["few", "narrow", "wide"]
@@ -210,13 +210,13 @@ class Columns:
     turn: int = 1
 
 
-def _columns(reads: int, outputs: int, itemsize: int, flags: int, width: Width) -> Columns:
+def _columns(reads: int, outputs: int, itemsize: int, width: Width) -> Columns:
     if itemsize > 4:
         return Columns(most=0.5)
     if reads > 5:
         return Columns(steps=4)
     if reads <= 2:
-        return Columns(wanted=2, most=2, abreast=2, turn=2 if flags and outputs <= 2 else 1)
+        return Columns(wanted=2, most=2, abreast=2)
     if outputs > 2:
         return Columns(wanted=2, rows=2 * WARP, steps=4, abreast=2, turn=2) if reads == 3 and width == "wide" else Columns()
     if reads == 3:
@@ -228,17 +228,19 @@ def _columns(reads: int, outputs: int, itemsize: int, flags: int, width: Width) 
     return Columns(wanted=2, abreast=2, turn=2 if width == "narrow" else 1)
 
 
-def _with_little_cache(made: Plan, num_rows: int, reads: int, itemsize: int, width: Width) -> Plan:
+def _with_little_cache(made: Plan, num_rows: int, reads: int, outputs: int, itemsize: int, flags: int, width: Width) -> Plan:
     """The plan for where there is little cache beside shared memory, which adds up in the same order; measured as `Columns` are.
 
-    What a program leaves of a sector is not at hand when its neighbour wants it, so it takes whole sectors. Lines of the cache are what loads under way
-    are kept in: where rows are many, a program either fills them with flags of twice as many rows, or leaves shared memory, and with it the cache, alone.
+    What a program leaves of a sector is not at hand when its neighbour wants it, so it takes whole sectors. Loads under way are kept in lines of the cache:
+    where rows are many, a program either fills these with flags of twice as many rows, or leaves shared memory, and with it all of the cache, alone.
     """
     rows = max(made.rows, min(WARP, power_of_two(num_rows)))
+    # as `Columns.turn`, but where there are flags
+    turn = 2 if reads <= 2 and flags and outputs <= 2 and itemsize <= 4 and made.blocks % 2 == 0 else made.turn
     if width != "wide" or itemsize > 4:
-        return dataclasses.replace(made, rows=rows, band=rows)
+        return dataclasses.replace(made, rows=rows, turn=turn, band=rows)
     if reads <= 2:
-        return dataclasses.replace(made, rows=2 * WARP, band=2 * WARP)
+        return dataclasses.replace(made, rows=2 * WARP, turn=turn, band=2 * WARP)
     rows = 2 * WARP if reads > 5 else WARP
     return dataclasses.replace(made, rows=rows, abreast=2, turn=1, band=min(rows, 2 * WARP // made.positions))
 
