@@ -183,6 +183,35 @@ def test_a_traced_call_is_behind_writes_that_hide_the_host(monkeypatch):
     assert engine.compilations == 1
 
 
+@needs_torch
+def test_a_repeated_call_is_timed_part_by_part(monkeypatch):
+    """As on a GPU, with a kernel that does nothing."""
+    import torch
+
+    from rlscan.torch_triton import arrays, launch, repeated
+
+    workload = Workload("gae", 3, 8)
+    operands = {name: torch.from_numpy(array) for name, array in workloads.arguments(workload).items()}
+    with pytest.raises(RuntimeError, match="is not found again"):
+        bench.parts_of_a_call(workload, operands)
+    started = []
+    monkeypatch.setattr(launch, "_launches", lambda *_: [launch.Launch(None, (1, 1), {}, {}, {})])
+    monkeypatch.setattr(launch.Launch, "rest", ("the rest",))
+    monkeypatch.setattr(repeated, "_kept", {})
+    arguments = {**workload.recurrence.defaults, **workload.numbers(), **operands}
+    prepared = launch.Prepared(check(workload.recurrence, arguments, arrays.Tensors()))
+    prepared.runners = [lambda *given: started.append(given)]
+    repeated.keep(workload.recurrence, arguments, prepared)
+
+    found, outs, nothing = (part(operands) for part in bench.parts_of_a_call(workload, operands).values())
+    assert found[0] is prepared
+    assert [out.shape for out in outs] == [(3, 8)] * 2
+    assert nothing == ()
+    (given,) = started
+    assert given[-1] == "the rest"
+    assert operands["rewards"].data_ptr() in given[0]
+
+
 def test_without_pytorch_nothing_is_traced(monkeypatch):
     monkeypatch.setattr(TorchEngine, "missing", classmethod(lambda cls, device: "torch is not installed"))
     with pytest.raises(RuntimeError, match="by PyTorch's profiler, and torch is not installed"):
