@@ -89,10 +89,12 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
 
     bench = commands.add_parser("bench", help="time", description="Times what agrees with the oracle, beside a copy of the same bytes in the same run.")
     bench.add_argument("--shapes", type=_shapes, metavar="ROWSxSTEPS,..", help="plain calls at these sizes, instead of the table of targets")
-    bench.add_argument("--ops", type=_names(lambda: RECURRENCES), metavar="A,B", help="default: all")
+    bench.add_argument("--ops", type=_names(_workloads), metavar="A,B", help="of those that `crosscheck/workloads.py` has arrays for; default: all")
     bench.add_argument("--layout", choices=("batch", "time", "both"), default="both")
     bench.add_argument("--backends", type=_names(lambda: BENCH_BACKENDS), metavar="A,B", help="torch, jax; default: those that are installed")
-    bench.add_argument("--groups", type=_names(_groups), metavar="A,B", help="of large, medium, long, retrace, options, short, cpu, baselines, calls, ppo")
+    bench.add_argument(
+        "--groups", type=_names(_groups), metavar="A,B", help="of large, medium, long, retrace, options, short, backward, cpu, baselines, calls, ppo"
+    )
     bench.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     bench.add_argument("--quick", action="store_true", help="a few rows of each group")
     bench.add_argument("--baselines", action=argparse.BooleanOptionalAction, default=True)
@@ -229,10 +231,16 @@ def _page_to_write(text: str) -> Path:
 
 
 def _shapes(text: str) -> tuple[tuple[int, int], ...]:
-    shapes = [tuple(map(int, shape.split("x"))) for shape in text.split(",") if all(part.isdigit() for part in shape.split("x"))]
+    shapes = [tuple(map(int, shape.split("x"))) for shape in text.split(",") if all(part.isdecimal() for part in shape.split("x"))]
     if len(shapes) != len(text.split(",")) or any(len(shape) != 2 or min(shape) < 1 for shape in shapes):
         raise argparse.ArgumentTypeError(f"{text} is not like 16384x512,4096x2048: rows x steps")
-    return tuple((rows, steps) for rows, steps in shapes)
+    return tuple(dict.fromkeys((rows, steps) for rows, steps in shapes))
+
+
+def _workloads() -> Sequence[str]:
+    from rlscan.crosscheck.workloads import OPS
+
+    return OPS
 
 
 def _groups() -> Sequence[str]:
@@ -328,6 +336,15 @@ def _bench(options: argparse.Namespace) -> int:
         if options.counters and (reason := counters.missing()):
             print(f"nothing can be counted: {reason}", file=sys.stderr)
             return 1
+        if options.ratios and options.json and options.ratios.resolve() == options.json.resolve():
+            print(f"{options.json} can't be both what was found and the ratios", file=sys.stderr)
+            return 2
+        if options.ratios:
+            try:
+                ratios.load(options.ratios)
+            except ValueError as error:
+                print(f"can't put ratios into {options.ratios}: it {error}", file=sys.stderr)
+                return 2
         folder = Path(name)
         bench.use_caches(folder)
         device = _device(options.device)

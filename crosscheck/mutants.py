@@ -26,7 +26,7 @@ from rlscan.spec import coefficients
 from rlscan.spec.binding import bind
 from rlscan.spec.calls import check, complete
 from rlscan.spec.coefficients import at_most, bootstrap, cut, ends, gae, retrace, successor_value, times
-from rlscan.spec.recurrences import Recurrence
+from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.spec.reference import NumPyArrays, loop
 from rlscan.spec.taps import Constant, Read, Source, parameters
 
@@ -400,7 +400,7 @@ _AS_STORED = {
     "previous_lam": (Read("lam", "preceding", edge=0.0),),
 }
 
-_FORWARD = ("eligibility_traces", "episodic_prefix_sum")
+_FORWARD = tuple(name for name, recurrence in RECURRENCES.items() if recurrence.direction == "forward")
 
 MUTATIONS = (
     Mutation("the value of a terminal state is read", "B1", {coefficients.bootstrap: bootstrap_of_terminal_states}),

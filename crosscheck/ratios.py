@@ -16,7 +16,13 @@ LOST = 0.1
 
 
 def load(path: Path = STORED) -> dict[str, dict[str, float]]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is no JSON: {error}") from None
+    if not isinstance(stored, dict) or not all(isinstance(own, dict) for own in stored.values()):
+        raise ValueError("has no fractions by device and row")
+    return stored
 
 
 def store(found: Found, path: Path = STORED) -> None:

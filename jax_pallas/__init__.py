@@ -16,6 +16,7 @@ from jax.core import Tracer
 from rlscan.jax_pallas.arrays import Arrays, compiled
 from rlscan.jax_pallas.vectorised import by_whole_arrays
 from rlscan.spec.calls import Call, check, complete
+from rlscan.spec.plan import MOST_STEPS
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.spec.signatures import public_function
 
@@ -48,8 +49,8 @@ def run(recurrence: Recurrence, arguments: Mapping[str, Any], method: Literal["k
 def _outputs(call: Call, method: Literal["kernels", "vectorised"] | None) -> tuple[jax.Array, ...]:
     frame = call.arrays[call.recurrence.frame.name]
     if 0 in call.shape:
-        # where it lies, and however it is spread
-        return (frame.astype(call.dtype),) * len(call.recurrence.output_names)
+        # where it lies, and however it is spread, and each an array of its own
+        return tuple(frame.astype(call.dtype).copy() for _ in call.recurrence.output_names)
     traced = any(isinstance(array, Tracer) for array in call.arrays.values())
     platform = jax.default_backend() if traced else next(iter(frame.devices())).platform
     if not all(isinstance(size, int) for size in call.shape):
@@ -92,7 +93,7 @@ def _by_platform(call: Call) -> tuple[jax.Array, ...]:
 
 def _kernels_can_run(call: Call) -> bool:
     launch = _launch_module()
-    return launch is not None and math.prod(call.row_shape) <= launch.MOST_ROWS
+    return launch is not None and math.prod(call.row_shape) <= launch.MOST_ROWS and call.steps <= MOST_STEPS
 
 
 @functools.cache

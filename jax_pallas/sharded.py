@@ -94,8 +94,10 @@ def _varying(x: jax.Array) -> frozenset[Any]:
 
 def split_rows(function: Callable[..., Outs], axes: tuple[Axes, ...], *out_axes: Axes) -> Callable[..., Outs]:
     """`function` of arrays with these axes, which has no derivative, on each device for what it has; what all need is fetched."""
-    # inside `jax.shard_map` rows are split already, and a partitioner need not find the devices
-    if AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types:
+    # inside `jax.shard_map` rows are split already, and under `jax.vmap` over all of an explicit mesh there is nothing left to split: there a partitioner
+    # would not find the devices
+    kinds = jax.sharding.get_abstract_mesh().axis_types
+    if AxisType.Manual in kinds or (kinds and AxisType.Auto not in kinds):
         return function
     on_each = custom_partitioning(function)
 

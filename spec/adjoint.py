@@ -261,7 +261,8 @@ class _Derivation:
                     raise _NotReadError
                 flows(steps, read.source, gradient if read.at in ("step", "row") else self.before(gradient))
             if read.edge in self.wanted:
-                flows(rows, read.edge, self.last(gradient))
+                at_the_end = self.last_stored(gradient) if read.at in ("following", "preceding") else self.last(gradient)
+                flows(rows, read.edge, at_the_end)
         if self.wiring.seed in self.wanted:
             flows(rows, self.wiring.seed, self.last(self.finite.bound(coefficients.step)(of_beyond, beta, z)))
         return self.declared((of_state + self.before(of_beyond), self.before(beta)), steps, rows, (alpha, beta), self.valid(beta))
@@ -296,10 +297,18 @@ class _Derivation:
         """What is found at the scan's last step, of the last one that is valid."""
         if not self.masked:
             return one
-
         # behind either lies nothing
-        here = with_symbols(one, lambda own: term(True) if isinstance(own.of[0].source, Outside) else own)
-        return Terms.where(symbol(_Leaf(Read("valid"))), here, with_symbols(here, lambda own: symbol(_Leaf(own.of[0].source, "last"))))
+        return Terms.where(
+            symbol(_Leaf(Read("valid"))), self.at_the_end(one), with_symbols(self.at_the_end(one), lambda own: symbol(_Leaf(own.of[0].source, "last")))
+        )
+
+    def last_stored(self, one: Term) -> Term:
+        """What is found at the scan's last step, whose neighbour in memory is what lies outside; nothing where that step is none."""
+        return Terms.where(symbol(_Leaf(Read("valid"))), self.at_the_end(one), 0.0) if self.masked else one
+
+    def at_the_end(self, one: Term) -> Term:
+        """The same, where nothing lies behind."""
+        return with_symbols(one, lambda own: term(True) if isinstance(own.of[0].source, Outside) else own)
 
     def declared(self, of_z: tuple[Term, Term], steps: Mapping[str, Term], rows: Mapping[str, Term], of_states: tuple[Term, Term], valid: Term) -> Adjoint:
         name, frame = self.recurrence.name, self.recurrence.frame

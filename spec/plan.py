@@ -17,6 +17,14 @@ AT_ONCE = 4
 BEFORE_AT_ONCE = 8
 """Segments of which a position reads the totals before any of them is used."""
 
+MOST_STEPS = 2**31 - 2**21
+"""Of a row: kernels count them in 32 bits, up to the end of the last segment's last tile."""
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is not below n, at least 1."""
+    return 1 << max(0, n - 1).bit_length()
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -48,6 +56,8 @@ class Plan:
     band: int = 1
 
     def __post_init__(self) -> None:
+        if self.layout == "rows" and self.band > 1:
+            raise ValueError(f"rows whose steps are contiguous have a band of 1, and not {self.band}")
         if self.rows % self.band:
             raise ValueError(f"{self.rows} rows are no whole bands of {self.band}")
         if self.blocks % self.turn:
@@ -102,6 +112,10 @@ class Tuning:
 MEASURED = Tuning(lanes=(64, 128), warps=2048, positions=(2, 16), reads_of_eight=(3, 4), narrow=(2048, 8192), programs=(2048, 128), shortest=512, segments=2048)
 
 
+MOST = {"lanes": 1024, "positions": 16, "segments": 32768}
+"""What programs and a launch can have of these."""
+
+
 def tuning_file() -> Path:
     """Where `rlscan-crosscheck tune` puts what it measured on this machine: the file that `RLSCAN_TUNING` names, or one in the user's configuration."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
@@ -114,9 +128,13 @@ def as_tuning(numbers: dict[str, Any]) -> Tuning:
     made = Tuning(**given)
     for field in dataclasses.fields(Tuning):
         one, other = getattr(made, field.name), getattr(MEASURED, field.name)
-        whole = one if isinstance(one, tuple) else (one,)
-        if isinstance(one, tuple) != isinstance(other, tuple) or not all(isinstance(x, int) and x > 0 for x in whole):
+        (whole, wanted) = (x if isinstance(x, tuple) else (x,) for x in (one, other))
+        if isinstance(one, tuple) != isinstance(other, tuple) or len(whole) != len(wanted) or not all(type(x) is int and x > 0 for x in whole):
             raise ValueError(f"{field.name} is {one!r}; wanted something like {other!r}")
+        if field.name != "reads_of_eight" and any(power_of_two(x) != x for x in whole):
+            raise ValueError(f"{field.name} is {one!r}; wanted powers of two, like {other!r}")
+        if max(whole) > MOST.get(field.name, max(whole)):
+            raise ValueError(f"{field.name} is {one!r}; wanted at most {MOST[field.name]}")
     return made
 
 
@@ -127,7 +145,7 @@ def _in_use() -> Tuning:
     try:
         return as_tuning(json.loads(file.read_text(encoding="utf-8"))["tuning"])
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{file} is no tuning of this release; delete it, or run rlscan-crosscheck tune: {error}") from None
+        raise ValueError(f"{file} is no tuning of this release; delete it, and run rlscan-crosscheck tune for another: {error}") from None
 
 
 TUNING = _in_use()
@@ -151,6 +169,8 @@ def plan(
 
     Without `exchange`, it is one in which no position needs to know of another. Without `cached`, there is little cache beside shared memory.
     """
+    if steps > MOST_STEPS:
+        raise ValueError(f"rows have {steps} steps; wanted at most {MOST_STEPS}, which kernels can count")
     if not exchange:
         each = min(8, power_of_two(steps))
         return Plan("columns", WARP, 1, each, 1, -(-steps // each))
@@ -243,8 +263,3 @@ def _with_little_cache(made: Plan, num_rows: int, reads: int, outputs: int, item
         return dataclasses.replace(made, rows=2 * WARP, turn=turn, band=2 * WARP)
     rows = 2 * WARP if reads > 5 else WARP
     return dataclasses.replace(made, rows=rows, abreast=2, turn=1, band=min(rows, 2 * WARP // made.positions))
-
-
-def power_of_two(n: int) -> int:
-    """The smallest power of two that is not below n, at least 1."""
-    return 1 << max(0, n - 1).bit_length()

@@ -1,5 +1,6 @@
 """What is checked where JAX has several devices: `python devices.py`, with eight of the host's. `test_sharding.py` starts it."""
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -156,6 +157,28 @@ def check_looped(method: Any, mesh: Mesh, spec: PartitionSpec, rewards: np.ndarr
     np.testing.assert_array_equal(made, alone)
 
 
+def check_mapped_over_all_of_a_mesh() -> None:
+    """By `jax.vmap` over the only axis of an explicit mesh there is nothing left to split."""
+    mesh = mesh_of(AxisType.Explicit)
+    given = window((DEVICES, 3, STEPS))
+    spread = [jax.device_put(x, NamedSharding(mesh, PartitionSpec("rows"))) for x in given]
+
+    def total(rewards, bootstrap):
+        return jax.vmap(functools.partial(gae, "vectorised"))(rewards, bootstrap).sum()
+
+    for function in (jax.vmap(functools.partial(gae, "vectorised")), jax.grad(total)):
+        wanted = function(*map(jnp.asarray, given))
+        for one in (function, jax.jit(function)):
+            for context in (contextlib.nullcontext(), jax.set_mesh(mesh)):
+                # outside of `jax.jit` JAX itself wants to know the mesh
+                if one is function and isinstance(context, contextlib.nullcontext):
+                    continue
+                with context:
+                    made = one(*spread)
+                assert made.sharding.is_equivalent_to(spread[0].sharding, 3), made.sharding
+                np.testing.assert_array_equal(made, wanted)
+
+
 def check_kernels_on_explicit_axes() -> None:
     """For a GPU: the kernel is given the rows of one device."""
     rewards = jax.device_put(window()[0], NamedSharding(mesh_of(AxisType.Explicit), PartitionSpec("rows")))
@@ -223,6 +246,7 @@ def main() -> None:
         check_time(kind, method)
         check_mixed(kind, method)
         check_transformed(kind, method)
+    check_mapped_over_all_of_a_mesh()
     check_kernels_on_explicit_axes()
     for is_given_valid in (False, True):
         check_gradients_inside_shard_map(is_given_valid)

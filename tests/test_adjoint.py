@@ -147,6 +147,32 @@ def test_only_what_a_step_that_is_none_is_given_by_a_neighbour_has_no_adjoint(re
         assert (derived is None) == (variant.gives("valid") and bool(stored_beside)), variant
 
 
+@pytest.mark.parametrize("op", ["gae", "vtrace", "lambda_returns", "discounted_returns"])
+@pytest.mark.parametrize(
+    ("valid", "reads"),
+    [
+        # a step that was truncated reads the value at the reset behind it, and what lies behind the window only if it is the window's last
+        ([1, 1, 0], False),
+        ([1, 1, 1], True),
+        ([1, 0, 1], True),
+        ([1, 0, 0], True),
+        ([0, 0, 0], False),
+    ],
+)
+def test_what_lies_outside_is_read_where_the_neighbour_in_memory_is_or_the_next_valid_step(op, valid, reads):
+    """By two reads of one array with one edge, each at a place of its own."""
+    recurrence, row = RECURRENCES[op], np.zeros((1, 3))
+    given = {"rewards": row, "values": row, "terminated": row, "truncated": np.array([[0, 1, 0]]), "valid": np.array([valid]), "bootstrap_value": np.ones(1)}
+    given |= {"log_rhos": row} if op == "vtrace" else {}
+    numbers = {"gamma": 0.5} | ({"lam": 0.5} if "lam" in recurrence.defaults else {})
+    call = check(recurrence, {**recurrence.defaults, **given, **numbers, "autoreset": "next_step"}, NumPyArrays())
+    arriving = [np.ones_like(one) for one in cotangents(call)]
+    found = by_the_loop(call, dict(zip(recurrence.output_names, arriving, strict=True)), ["bootstrap_value"])
+    assert found is not None
+    assert found["bootstrap_value"] == pytest.approx(gradients(call, arriving)["bootstrap_value"])
+    assert (found["bootstrap_value"] != 0) == reads
+
+
 def test_what_a_scan_does_not_find_is_handed_over():
     """A scan looks for the nearest valid step on one side: what gradients need of the other one, the scan for the states finds."""
     recurrence = RECURRENCES["lambda_returns"]

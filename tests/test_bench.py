@@ -212,6 +212,17 @@ def test_a_repeated_call_is_timed_part_by_part(monkeypatch):
     assert operands["rewards"].data_ptr() in given[0]
 
 
+@pytest.mark.parametrize(("text", "message"), [("{", "it is no JSON"), ("[]", "has no fractions"), ('{"a GPU": 1}', "has no fractions")])
+def test_what_is_to_take_ratios_is_read_before_anything_is_timed(text, message, tmp_path, capsys):
+    file = tmp_path / "ratios.json"
+    file.write_text(text)
+    assert command.main(["bench", "--device", "cpu", "--ratios", str(file)]) == 2
+    assert message in capsys.readouterr().err
+    assert command.main(["bench", "--device", "cpu", "--ratios", str(file), "--json", str(file)]) == 2
+    assert "can't be both" in capsys.readouterr().err
+    assert file.read_text() == text
+
+
 def test_without_pytorch_nothing_is_traced(monkeypatch):
     monkeypatch.setattr(TorchEngine, "missing", classmethod(lambda cls, device: "torch is not installed"))
     with pytest.raises(RuntimeError, match="by PyTorch's profiler, and torch is not installed"):

@@ -270,6 +270,46 @@ def test_other_sizes_are_one_program(device):
         torch.testing.assert_close(compiled(r, d, v), torch_triton.gae(r, r, terminated=d, next_values=v).advantages * 2)
 
 
+def test_gradients_by_a_number_of_one_row(device):
+    """Which has no axis."""
+    initial = torch.ones((), device=device, requires_grad=True)
+    given = torch.ones(3, device=device)
+    torch.compile(lambda initial: torch_triton.affine_scan(given, 0.5, initial=initial).sum(), fullgraph=True, backend="aot_eager")(initial).backward()
+    assert initial.grad is not None
+    assert initial.grad.item() == 0.5 + 0.25 + 0.125
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_compiler_on_the_way_back_looks_into_nothing(order, device):
+    """PyTorch's compiled autograd, which would make something else of NumPy's work: gradients of memory that nobody wrote."""
+    gamma = torch.tensor(0.5, device=device, requires_grad=True)
+    rewards = torch.ones(2, 3, device=device)
+    loss = torch_triton.discounted_returns(rewards, terminated=rewards * 0, gamma=gamma)[:, 0].sum()
+    if order == 2:
+        (loss,) = torch.autograd.grad(loss, gamma, create_graph=True)
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        torch.compile(lambda loss: loss.backward(), backend="aot_eager")(loss)
+    # 2 (1 + γ + γ²)
+    assert gamma.grad is not None
+    assert gamma.grad.item() == {1: 2 * (1 + 2 * 0.5), 2: 2 * 2}[order]
+
+
+def test_what_has_no_operator_is_called_between_two_programs(device):
+    mine = dataclasses.replace(RECURRENCES["discounted_returns"], name="mine")
+    rewards, out = torch.ones(2, 3, device=device), torch.empty(2, 3, device=device)
+
+    def calls(r):
+        given = {"rewards": r + 0, "terminated": r * 0, "gamma": 0.5}
+        returns = torch_triton.discounted_returns(**given, out=out)
+        return torch_triton.run(mine, given) + torch_triton.run(mine, given, "vectorised") + returns
+
+    made = torch.compile(calls, backend="eager")(rewards)
+    assert made.tolist() == [[5.25, 4.5, 3.0]] * 2
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(calls, fullgraph=True, backend="eager")(rewards)
+
+
 def test_another_recurrence_of_the_same_name_is_another(device):
     """Operators are those of the declared recurrences, and not of whatever is called alike."""
     sums = dataclasses.replace(RECURRENCES["affine_scan"], name="discounted_returns")

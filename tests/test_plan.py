@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlscan.spec.plan import Plan, plan
+from rlscan.spec.plan import MOST_STEPS, Plan, plan
 
 LAYOUTS = ["rows", "columns"]
 ROWS = [1, 3, 64, 100, 1000, 4096, 16384]
@@ -72,3 +72,18 @@ def test_tiles_are_whole_turns():
 def test_bands_are_whole():
     with pytest.raises(ValueError, match="4 rows are no whole bands of 3"):
         Plan("columns", rows=4, positions=2, steps=4, segments=1, blocks=3, band=3)
+    with pytest.raises(ValueError, match="have a band of 1, and not 2"):
+        Plan("rows", rows=4, positions=2, steps=4, segments=1, blocks=3, band=2)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("num_rows", [1, 2, 5, 33, 2048, 8192, 100000])
+def test_kernels_can_count_all_steps(layout, num_rows):
+    """In 32 bits, up to the end of the last segment's last tile, and the next one, which is asked for there."""
+    for moved in MOVED:
+        for cached in (True, False):
+            for steps in (MOST_STEPS, MOST_STEPS - 1, MOST_STEPS - 12345):
+                chosen = plan(layout, num_rows, steps, *moved, 1, cached=cached)
+                assert (chosen.segments * chosen.blocks + 1) * chosen.block_steps < 2**31, chosen
+    with pytest.raises(ValueError, match="rows have 2147483648 steps; wanted at most"):
+        plan(layout, num_rows, 2**31, 3, 2, 4)

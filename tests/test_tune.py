@@ -42,7 +42,13 @@ def test_it_is_followed(tmp_path):
     assert plan("rows", 1000, 512, 4, 2, 4).rows == MEASURED.lanes[0] // 32
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"tuning": {"lanes": 1}}', json.dumps({"tuning": dataclasses.asdict(MEASURED) | {"warps": -1}})])
+MISTAKEN = [
+    json.dumps({"tuning": dataclasses.asdict(MEASURED) | {name: value}})
+    for name, value in {"warps": -1, "lanes": [64, 128, 3], "shortest": True, "narrow": [2048, 3000], "positions": [2, 32], "segments": 1 << 17}.items()
+]
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"tuning": {"lanes": 1}}', *MISTAKEN])
 def test_a_file_that_is_none_is_named(tmp_path, text):
     file = tmp_path / "tuning.json"
     file.write_text(text)

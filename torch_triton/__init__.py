@@ -13,7 +13,7 @@ from rlscan.spec.calls import Call, check, complete
 from rlscan.spec.recurrences import RECURRENCES, Recurrence
 from rlscan.spec.signatures import public_function
 from rlscan.torch_triton._private import are_transforms_active, is_traced
-from rlscan.torch_triton.arrays import DTYPES, Tensors, are_readable, in_forward_mode, is_differentiated, is_sharded, like_of
+from rlscan.torch_triton.arrays import DTYPES, Tensors, are_readable, in_forward_mode, is_differentiated, is_sharded, like_of, opaque
 from rlscan.torch_triton.gradients import differentiable
 from rlscan.torch_triton.launch import by_kernels
 from rlscan.torch_triton.operators import define, given_to
@@ -60,7 +60,7 @@ def _run(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = None, 
         else:
             made = _OPERATORS[recurrence.name](*given)
         return made if _RESULTS[recurrence.name] is None else _RESULTS[recurrence.name](*made)
-    return _computed(recurrence, arguments, out, method)
+    return opaque(_computed)(recurrence, arguments, out, method)
 
 
 def _computed(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = None, method: Literal["kernels", "vectorised"] | None = None) -> Any:

@@ -64,6 +64,11 @@ def as_in_forward_mode() -> Iterator[None]:
         forward_ad._current_level = before
 
 
+def opaque(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a compiler that is at work, such as on the way back: it must not look into NumPy's work or a launch, of which it makes something else."""
+    return torch.compiler.disable(function) if torch.compiler.is_compiling() else function
+
+
 class Tensors:
     """What the validator asks."""
 

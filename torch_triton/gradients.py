@@ -25,7 +25,7 @@ from rlscan.spec.derivative import differentiated
 from rlscan.spec.steps import FiniteSteps, beside
 from rlscan.torch_triton import vectorised
 from rlscan.torch_triton._private import are_single, in_rows, is_empty
-from rlscan.torch_triton.arrays import Functions, Outs, WholeTensors, are_readable, in_forward_mode
+from rlscan.torch_triton.arrays import Functions, Outs, WholeTensors, are_readable, in_forward_mode, opaque
 from rlscan.torch_triton.vectorised import by_torch
 
 times, step = (bind(function, Functions, torch.Tensor) for function in (coefficients.finite_times, coefficients.finite_step))
@@ -72,7 +72,7 @@ class _Differentiable(torch.autograd.Function):
         came_in = {name: gradient for name, gradient in zip(names, gradients, strict=True) if gradient is not None}
         wanted = _wanted(ctx, call)
         results = {names[ctx.kept.place]: saved[-1]} if ctx.kept is not None and ctx.kept.is_unchanged() else None
-        found = pulled_back(call, came_in, wanted, ctx.values, ctx.scan, results) if came_in and wanted else {}
+        found = opaque(pulled_back)(call, came_in, wanted, ctx.values, ctx.scan, results) if came_in and wanted else {}
         return (*(None,) * (len(ctx.needs_input_grad) - len(call.arrays)), *map(found.get, call.arrays))
 
 
@@ -191,7 +191,7 @@ class _AffineScan(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         beta, *rest = ctx.saved_tensors
         nothing = torch.zeros_like(beta[0])
-        adjoint = functools.partial(_states, not ctx.along, ctx.scan)
+        adjoint = functools.partial(opaque(_states), not ctx.along, ctx.scan)
         of_alpha = in_rows(adjoint, gradients[0], _beside(beta, nothing, not ctx.along), nothing)
         of_beta = times(of_alpha, _beside(rest[1], rest[0], ctx.along)) if rest else None
         last = -1 if ctx.along else 0

@@ -63,7 +63,7 @@ VALID_GIVEN = tl.constexpr(program.VALID_GIVEN)
 # neighbours in time that are loaded at once
 GROUP = tl.constexpr(AT_ONCE)
 
-# of a reach of one position, until it is beyond any: a program has no more than 1024 lanes
+# of a reach of one position, until it is beyond any: a row has no more than 1024 in a program
 DOUBLINGS = tl.constexpr(10)
 
 # totals of other segments that a position reads at once

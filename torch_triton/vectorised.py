@@ -38,7 +38,8 @@ def by_whole_arrays(call: Call) -> tuple[torch.Tensor, ...]:
         return tuple(torch.empty(call.shape, dtype=dtype, device=call.device) for _ in call.recurrence.output_names)
     if call.device.type == "cpu" and math.prod(call.shape) < MANY and are_readable(call.arrays.values()):
         with np.errstate(all="ignore"):
-            return tuple(torch.from_numpy(np.ascontiguousarray(output)) for output in _by_numpy(call))
+            # `ascontiguousarray` would give a number an axis
+            return tuple(torch.from_numpy(np.asarray(output, order="C")) for output in _by_numpy(call))
     return tuple(output.contiguous() for output in by_torch(Steps(call, WholeTensors(call.dtype, call.device)), scan))
 
 
