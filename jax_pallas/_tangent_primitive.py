@@ -1,7 +1,12 @@
-"""A linear function whose transpose is a function of its own, as `jax.custom_derivatives.linear_call` has it, but with a rule for `jax.vmap` and with
-derivatives of both: what kernels need to give gradients where JAX finds by itself whatever else is asked for.
+"""Two primitives, for what JAX has as functions of its own and forgets rules of:
 
-Whatever could be missing in another JAX is in `_register`; where that fails, `AVAILABLE` is False, and JAX transposes what it linearises.
+- a function with a derivative of its own, as `jax.custom_jvp` has it, whose rule `jax.lax.scan` drops where it splits a loop for reverse mode, so that
+  there is no second derivative of what has no rule but that one;
+- a linear function whose transpose is a function of its own, as `jax.custom_derivatives.linear_call` has it, but with a rule for `jax.vmap` and with
+  derivatives of both: what kernels need to give gradients where JAX finds by itself whatever else is asked for.
+
+Whatever could be missing in another JAX is in `_register`; where that fails, `AVAILABLE` is False, `jax.custom_jvp` takes the place of the first, and JAX
+transposes what it linearises.
 """
 
 from __future__ import annotations
@@ -18,6 +23,57 @@ from jax.extend import core
 from rlscan.jax_pallas.sharded import vary_alike
 
 Arrays = Sequence[jax.Array]
+
+
+class Differentiated(Protocol):
+    """Hashable, for it is part of a compilation's key."""
+
+    def values(self, arrays: Arrays) -> Arrays:
+        """The results."""
+        ...
+
+    def derivative(self, arrays: Arrays, results: Arrays, tangents: Sequence[jax.Array | None]) -> Arrays:
+        """The tangents of the results, from those of the arrays: all that can have one have."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Mapped:
+    """The same for one more axis, along which each array has it; None: it has not."""
+
+    of: Differentiated
+    axes: tuple[int | None, ...]
+
+    def values(self, arrays: Arrays) -> Arrays:
+        return jax.vmap(self.of.values, in_axes=(list(self.axes),))(list(arrays))
+
+    def derivative(self, arrays: Arrays, results: Arrays, tangents: Sequence[jax.Array | None]) -> Arrays:
+        # what is None is no leaf, and has no axis
+        axes = [None if tangent is None else axis for axis, tangent in zip(self.axes, tangents, strict=True)]
+        return jax.vmap(self.of.derivative, in_axes=(list(self.axes), 0, axes))(list(arrays), list(results), list(tangents))
+
+
+_values_p = core.Primitive("rlscan_values")
+_values_p.multiple_results = True
+
+
+def with_derivative(of: Differentiated, arrays: Arrays) -> list[jax.Array]:
+    """`of.values(arrays)`, with the derivative `of.derivative`."""
+    if AVAILABLE:
+        # JAX looks into it for what asks for devices
+        return _values_p.bind(*arrays, of=of, jaxpr=jax.make_jaxpr(lambda *own: list(of.values(own)))(*arrays))
+    values = jax.custom_jvp(lambda *own: list(of.values(own)))
+
+    @values.defjvp
+    def _(own: Any, tangents: Any) -> Any:
+        results = values(*own)
+        return results, list(of.derivative(own, results, [tangent if _can_vary(x) else None for x, tangent in zip(own, tangents, strict=True)]))
+
+    return values(*arrays)
+
+
+def _can_vary(x: jax.Array) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
 class Linear(Protocol):
@@ -77,7 +133,7 @@ def _register() -> None:
     def shaped(*avals: Any, of: Linear, count: int) -> list[Any]:
         return list(jax.make_jaxpr(functools.partial(_values, of=of, count=count))(*avals).out_avals)
 
-    def differentiated(arrays: Any, their_tangents: Any, of: Linear, count: int) -> Any:
+    def of_tangents(arrays: Any, their_tangents: Any, of: Linear, count: int) -> Any:
         varied = [i for i, tangent in enumerate(their_tangents) if type(tangent) is not ad.Zero]
 
         def values(*some: jax.Array) -> list[jax.Array]:
@@ -104,9 +160,27 @@ def _register() -> None:
         results = _tangents_p.bind(*arrays, of=Batched(of, tuple(own[:count]), tuple(own[count:])), count=count)
         return results, [0] * len(results)
 
+    def evaluated(*arrays: jax.Array, of: Differentiated, jaxpr: Any) -> list[jax.Array]:
+        return core.jaxpr_as_fun(jaxpr)(*arrays)
+
+    def with_tangents(arrays: Any, their_tangents: Any, of: Differentiated, jaxpr: Any) -> Any:
+        results = _values_p.bind(*arrays, of=of, jaxpr=jaxpr)
+        own = [ad.instantiate_zeros(tangent) if _can_vary(x) else None for x, tangent in zip(arrays, their_tangents, strict=True)]
+        return results, list(of.derivative(arrays, results, own))
+
+    def mapped(arrays: Any, axes: Any, of: Differentiated, jaxpr: Any) -> Any:
+        results = with_derivative(Mapped(of, tuple(axis if isinstance(axis, int) else None for axis in axes)), arrays)
+        return results, [0] * len(results)
+
+    _values_p.def_impl(lambda *arrays, of, jaxpr: jax.jit(core.jaxpr_as_fun(jaxpr))(*arrays))
+    _values_p.def_abstract_eval(lambda *avals, of, jaxpr: list(jaxpr.out_avals))
+    ad.primitive_jvps[_values_p] = with_tangents
+    batching.primitive_batchers[_values_p] = mapped
+    mlir.register_lowering(_values_p, mlir.lower_fun(evaluated, multiple_results=True))
+
     _tangents_p.def_impl(lambda *arrays, of, count: jax.jit(functools.partial(_values, of=of, count=count))(*arrays))
     _tangents_p.def_abstract_eval(shaped)
-    ad.primitive_jvps[_tangents_p] = differentiated
+    ad.primitive_jvps[_tangents_p] = of_tangents
     ad.primitive_transposes[_tangents_p] = transposed
     batching.primitive_batchers[_tangents_p] = batched
     mlir.register_lowering(_tangents_p, mlir.lower_fun(_values, multiple_results=True))

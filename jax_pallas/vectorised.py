@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rlscan.jax_pallas._tangent_primitive import linear
+from rlscan.jax_pallas._tangent_primitive import linear, with_derivative
 from rlscan.jax_pallas.arrays import UNROLL, WholeArrays, compiled
 from rlscan.jax_pallas.sharded import split_rows
 from rlscan.spec import coefficients
@@ -42,22 +42,24 @@ def differentiable(call: Call, values: Values, kernels: Values | None = None) ->
     Where `kernels`, which are hashable, are given, they give the gradients, by the outputs of the adjoint, if there is one.
     """
 
-    derivative, given = Derivative.of(call, kernels), {"arrays": dict(call.arrays), "numbers": dict(call.numbers)}
-    # rules outlive the trace that this call's own arrays belong to
-    kind = dataclasses.replace(call, arrays={}, numbers={})
+    derivative = Derivative.of(call, kernels)
+    return tuple(with_derivative(_Outputs(values, derivative), [*call.arrays.values(), *map(jnp.asarray, call.numbers.values())]))
 
-    def of(operands: dict[str, dict[str, Any]]) -> Call:
-        return dataclasses.replace(kind, **operands)
 
-    outputs = jax.custom_jvp(lambda operands: values(of(operands)))
+@dataclasses.dataclass(frozen=True)
+class _Outputs:
+    """Of all calls that a derivative is of."""
 
-    @outputs.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
-        results = outputs(*primals)
-        own = derivative.primals(of(primals[0]), results), [tangents[0]["arrays"][name] for name in derivative.floating]
-        return results, tuple(linear(derivative, *own) if kernels else derivative.tangents(*own))
+    of: Values
+    by: Derivative
 
-    return outputs(given)
+    def values(self, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        return self.of(self.by.call(arrays))
+
+    def derivative(self, arrays: Sequence[jax.Array], results: Sequence[jax.Array], tangents: Sequence[jax.Array | None]) -> Sequence[jax.Array]:
+        of_arrays = dict(zip(self.by.names[0], tangents, strict=False))
+        own = self.by.primals(self.by.call(arrays), results), [of_arrays[name] for name in self.by.floating]
+        return linear(self.by, *own) if self.by.kernels else self.by.tangents(*own)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,26 +113,46 @@ class Derivative:
         return jax.jvp(self.finite(call, self.floating), [call.arrays[name] for name in self.floating], list(tangents))[1]
 
     def pulled_back(self, primals: Sequence[jax.Array], gradients: Sequence[jax.Array | None], wanted: Sequence[bool]) -> Sequence[jax.Array]:
-        names = [name for name, is_wanted in zip(self.floating, wanted, strict=True) if is_wanted]
+        names = tuple(name for name, is_wanted in zip(self.floating, wanted, strict=True) if is_wanted)
+        came_in = tuple(gradient is not None for gradient in gradients)
+        return with_derivative(_PulledBack(self, names, came_in), [*primals, *(gradient for gradient in gradients if gradient is not None)])
 
-        def by_whole_arrays(primals: list[jax.Array], gradients: list[jax.Array | None]) -> list[jax.Array]:
-            call = self.call(primals)
-            results, pull = jax.vjp(self.finite(call, names), *(call.arrays[name] for name in names))
-            return list(pull(tuple(jnp.zeros_like(result) if one is None else one for one, result in zip(gradients, results, strict=True))))
 
-        @jax.custom_jvp
-        def by_kernels(primals: list[jax.Array], gradients: list[jax.Array | None]) -> list[jax.Array]:
-            call = self.call(primals)
-            came_in = {name: one for name, one in zip(call.recurrence.output_names, gradients, strict=True) if one is not None}
-            results = {self.told: primals[-1]} if self.told else None
-            found = pulled_back_by(self.kernels, WholeArrays(call.dtype), call, came_in, names, results) if self.kernels else None
-            return by_whole_arrays(primals, gradients) if found is None else [found[name].astype(call.arrays[name].dtype) for name in names]
+@dataclasses.dataclass(frozen=True)
+class _PulledBack:
+    """Gradients by some arguments, from primals and from the gradients of those results that have one."""
 
-        @by_kernels.defjvp
-        def _(primals: Any, tangents: Any) -> Any:
-            return by_kernels(*primals), jax.jvp(by_whole_arrays, primals, tangents)[1]
+    by: Derivative
+    names: tuple[str, ...]
+    came_in: tuple[bool, ...]
 
-        return by_kernels(list(primals), list(gradients))
+    def split(self, arrays: Sequence[jax.Array]) -> tuple[Sequence[jax.Array], list[jax.Array | None]]:
+        count = len(arrays) - sum(self.came_in)
+        rest = iter(arrays[count:])
+        return arrays[:count], [next(rest) if is_there else None for is_there in self.came_in]
+
+    def by_whole_arrays(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
+        primals, gradients = self.split(arrays)
+        call = self.by.call(primals)
+        results, pull = jax.vjp(self.by.finite(call, self.names), *(call.arrays[name] for name in self.names))
+        return list(pull(tuple(jnp.zeros_like(result) if one is None else one for one, result in zip(gradients, results, strict=True))))
+
+    def values(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
+        primals, gradients = self.split(arrays)
+        call = self.by.call(primals)
+        came_in = {name: one for name, one in zip(call.recurrence.output_names, gradients, strict=True) if one is not None}
+        results = {self.by.told: primals[-1]} if self.by.told else None
+        found = pulled_back_by(self.by.kernels, WholeArrays(call.dtype), call, came_in, self.names, results) if self.by.kernels else None
+        return self.by_whole_arrays(arrays) if found is None else [found[name].astype(call.arrays[name].dtype) for name in self.names]
+
+    def derivative(self, arrays: Sequence[jax.Array], results: Sequence[jax.Array], tangents: Sequence[jax.Array | None]) -> Sequence[jax.Array]:
+        varied = [i for i, tangent in enumerate(tangents) if tangent is not None]
+
+        def values(some: list[jax.Array]) -> list[jax.Array]:
+            every = dict(enumerate(arrays)) | dict(zip(varied, some, strict=True))
+            return self.by_whole_arrays(list(every.values()))
+
+        return jax.jvp(values, ([arrays[i] for i in varied],), ([tangents[i] for i in varied],))[1]
 
 
 def _by_whole_arrays(call: Call) -> tuple[jax.Array, ...]:
@@ -180,17 +202,20 @@ def _loop(step: Step, alpha: jax.Array, beta: jax.Array, seed: jax.Array, backwa
     return lax.scan(body, seed, (alpha, beta), reverse=backward, unroll=unroll)[1]
 
 
-@jax.custom_jvp
 def _turned(array: jax.Array) -> jax.Array:
     """The transpose."""
     if not isinstance(array.shape[0], int):  # exported for any number of rows
         return array.T
-    return split_rows(_turned_by_few, (("rows", None),), (None, "rows"))(array)[0]
+    return with_derivative(_Turned(), [array])[0]
 
 
-@_turned.defjvp
-def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    return _turned(*primals), tangents[0].T
+@dataclasses.dataclass(frozen=True)
+class _Turned:
+    def values(self, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        return split_rows(_turned_by_few, (("rows", None),), (None, "rows"))(*arrays)
+
+    def derivative(self, arrays: Sequence[jax.Array], results: Sequence[jax.Array], tangents: Sequence[jax.Array | None]) -> Sequence[jax.Array]:
+        return [tangent.T for tangent in tangents if tangent is not None]
 
 
 def _turned_by_few(array: jax.Array) -> tuple[jax.Array]:

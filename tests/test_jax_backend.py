@@ -459,6 +459,37 @@ def test_several_devices():
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, env=environment)
 
 
+@each_method
+def test_second_derivatives_through_a_loop_over_windows(method):
+    """JAX splits the loop for reverse mode, and keeps no rules of `jax.custom_jvp` then."""
+    windows = jnp.ones((2, 4, 3))
+
+    def returns(rewards, gamma):
+        given = {"rewards": rewards, "terminated": jnp.zeros_like(rewards), "gamma": gamma}
+        return jax_pallas.run(RECURRENCES["discounted_returns"], given, method).sum()
+
+    def scanned(gamma):
+        return jax.lax.scan(lambda total, rewards: (total + returns(rewards, gamma), None), 0.0, windows)[0]
+
+    def mapped(gamma):
+        return jax.lax.map(lambda rewards: returns(rewards, gamma), windows).sum()
+
+    # eight rows of 3 + 2 γ + γ²
+    for loss in (scanned, mapped, jax.checkpoint(scanned)):
+        assert jax.hessian(loss)(0.5) == 16
+        assert jax.grad(jax.grad(loss))(0.5) == 16
+        assert jax.jacfwd(jax.jacfwd(loss))(0.5) == 16
+        assert jax.vmap(jax.jit(jax.hessian(loss)))(jnp.array([0.5, 0.25])).tolist() == [16, 16]
+
+
+def test_results_without_elements_are_arrays_of_their_own():
+    rewards = jnp.zeros((3, 0))
+    made = jax_pallas.gae(rewards, rewards, terminated=rewards, bootstrap_value=jnp.zeros(3))
+    made.advantages.delete()
+    assert not made.returns.is_deleted()
+    assert not rewards.is_deleted()
+
+
 def test_kernels_can_be_traced_inside_shard_map():
     """Pallas wants to be told over which devices their results vary."""
     mesh, rows = jax.sharding.AbstractMesh((2,), ("rows",)), jax.sharding.PartitionSpec("rows")
