@@ -15,7 +15,7 @@ from jax.core import Tracer
 from rlscan.jax_pallas.sharded import on_explicit_axes
 from rlscan.spec.calls import Call
 
-# Steps of a CPU's loop between two looks at its condition: beyond this, programs grow and gain nothing.
+# Actions between two looks at a loop's condition: beyond this, programs grow and gain nothing.
 UNROLL = 8
 
 

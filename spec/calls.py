@@ -277,7 +277,7 @@ class _Checker:
             if both and self.shapes[both[0]] != self.shapes[both[1]]:
                 what = f"has shape {self.shapes['next_policy']}; wanted the shape of next_q_values, {self.shapes['next_q_values']}"
                 raise self.wrong(ValueError, "next_policy", what)
-        if "starts" in self.arguments:
+        if {"starts", "terminated"} <= self.arguments.keys():
             ends = [name for name in ("terminated", "truncated") if name in self.arrays]
             if ("starts" in self.arrays) == bool(ends):
                 raise self.wrong(ValueError, "starts", f"or terminated (and truncated) must be given, and not both; given: {self.listed('starts', *ends)}")

@@ -175,6 +175,7 @@ def check_mapped_over_all_of_a_mesh() -> None:
                     continue
                 with context:
                     made = one(*spread)
+                    assert not has_collectives(jax.jit(function).lower(*spread).compile())
                 assert made.sharding.is_equivalent_to(spread[0].sharding, 3), made.sharding
                 np.testing.assert_array_equal(made, wanted)
 
