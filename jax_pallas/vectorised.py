@@ -57,7 +57,7 @@ class _Outputs:
         return self.of(self.by.call(arrays))
 
     def derivative(self, arrays: Sequence[jax.Array], results: Sequence[jax.Array], tangents: Sequence[jax.Array | None]) -> Sequence[jax.Array]:
-        of_arrays = dict(zip(self.by.names[0], tangents, strict=False))
+        of_arrays = {name: tangent for name, tangent in zip(self.by.names[0], tangents, strict=False) if tangent is not None}
         own = self.by.primals(self.by.call(arrays), results), [of_arrays[name] for name in self.by.floating]
         return linear(self.by, *own) if self.by.kernels else self.by.tangents(*own)
 
