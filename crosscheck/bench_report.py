@@ -146,8 +146,8 @@ def page(found: Found, name: str) -> str:
     made = found.header
     versions = made["versions"].items()
     lines = [f"# Benchmark on {made['device']}", f"{made['date']}; driver {made['driver']}; {made['cpu']}. `{made['command']}`.", METHOD]
-    lines += ["## Targets", report.markdown(TARGET_COLUMNS, target_rows(found))]
-    lines += _misses(found)
+    if targets := target_rows(found):
+        lines += ["## Targets", report.markdown(TARGET_COLUMNS, targets), *_misses(found)]
     plots = {ending: f"![{title}]({name}-{ending}.svg)" for ending, (title, _) in plotted(found).items()}
     if "roofline" in plots:
         lines += ["## Fraction of copy speed", plots["roofline"]]

@@ -257,7 +257,8 @@ def _with_little_cache(made: Plan, num_rows: int, reads: int, outputs: int, item
     rows = max(made.rows, min(WARP, power_of_two(num_rows)))
     # as `Columns.turn`, but where there are flags
     turn = 2 if reads <= 2 and flags and outputs <= 2 and itemsize <= 4 and made.blocks % 2 == 0 else made.turn
-    if width != "wide" or itemsize > 4:
+    # more positions there are only with a tuning by which fewer rows are many, and were not measured
+    if width != "wide" or itemsize > 4 or made.positions > WARP // 2:
         return dataclasses.replace(made, rows=rows, turn=turn, band=rows)
     if reads <= 2:
         return dataclasses.replace(made, rows=2 * WARP, turn=turn, band=2 * WARP)

@@ -1,8 +1,10 @@
 """How problems are cut into programs."""
 
+import dataclasses
+
 import pytest
 
-from rlscan.spec.plan import MOST_STEPS, Plan, plan
+from rlscan.spec.plan import MEASURED, MOST_STEPS, Plan, plan
 
 LAYOUTS = ["rows", "columns"]
 ROWS = [1, 3, 64, 100, 1000, 4096, 16384]
@@ -49,6 +51,18 @@ def test_where_rows_are_many_and_cache_is_little_nothing_crosses_warps_or_flags_
             assert chosen.band * chosen.positions <= 32 * chosen.abreast, chosen
         else:
             assert chosen.band == chosen.rows == (64 if itemsize == 4 else 32), chosen
+
+
+@pytest.mark.parametrize("narrow", [(1, 1), (2048, 2048), (2048, 8192)])
+def test_a_program_has_no_more_lanes_than_a_thread_each_could_have(narrow):
+    """With any tuning that `tune` tries."""
+    tuning = dataclasses.replace(MEASURED, narrow=narrow)
+    for num_rows in (1, 64, 2048, 4096, 8192, 16384):
+        for steps in STEPS[::7]:
+            for moved in MOVED:
+                for cached in (True, False):
+                    chosen = plan("columns", num_rows, steps, *moved, 1, cached=cached, tuning=tuning)
+                    assert chosen.rows * chosen.positions <= 1024, chosen
 
 
 def test_segments_that_do_not_divide_a_row_leave_empty_tiles():
