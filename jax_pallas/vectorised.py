@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rlscan.jax_pallas._tangent_primitive import linear, with_derivative
+from rlscan.jax_pallas._derivative_primitives import linear, with_derivative
 from rlscan.jax_pallas.arrays import WholeArrays, compiled
 from rlscan.jax_pallas.sharded import split_rows
 from rlscan.spec import coefficients

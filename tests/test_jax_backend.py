@@ -19,6 +19,7 @@ pytest.importorskip("rlscan.jax_pallas._scan_primitive")
 from rlscan import jax_pallas  # noqa: E402
 from rlscan.crosscheck.compiled import lower_for_cuda  # noqa: E402
 from rlscan.crosscheck.draw import FLAG_DTYPES, FORMS, draw, variants  # noqa: E402
+from rlscan.jax_pallas import _derivative_primitives as primitives  # noqa: E402
 from rlscan.jax_pallas import launch  # noqa: E402
 from rlscan.jax_pallas import vectorised as whole_arrays  # noqa: E402
 from rlscan.jax_pallas.arrays import Arrays  # noqa: E402
@@ -480,6 +481,45 @@ def test_second_derivatives_through_a_loop_over_windows(method):
         assert jax.grad(jax.grad(loss))(0.5) == 16
         assert jax.jacfwd(jax.jacfwd(loss))(0.5) == 16
         assert jax.vmap(jax.jit(jax.hessian(loss)))(jnp.array([0.5, 0.25])).tolist() == [16, 16]
+
+
+@each_method
+def test_without_primitives_of_its_own_it_differentiates_all_the_same(method, monkeypatch):
+    """With a JAX in which they can't be made."""
+    # numbers without roundings
+    rewards, gamma = jnp.array([[1.0, 2, -1], [3, -2, 1]]), jnp.float32(0.5)
+
+    def loss(rewards, gamma):
+        given = {"rewards": rewards, "terminated": rewards > 1, "gamma": gamma}
+        return jnp.square(jax_pallas.run(RECURRENCES["discounted_returns"], given, method)).sum()
+
+    def derivatives():
+        jax.clear_caches()
+        of = jax.grad(loss, (0, 1)), jax.hessian(loss, 1), jax.vmap(jax.grad(loss, 1), (None, 0))
+        return [function(rewards, own) for function, own in zip(of, (gamma, gamma, jnp.stack([gamma, gamma / 2])), strict=True)]
+
+    wanted = derivatives()
+    monkeypatch.setattr(primitives, "AVAILABLE", False)
+    found = derivatives()
+    monkeypatch.undo()
+    jax.clear_caches()
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+
+
+def test_without_jit_nothing_is_traced(monkeypatch):
+    """Whoever looks for a mistake sees numbers."""
+    seen, by_steps = [], whole_arrays._by_steps
+
+    def looked_at(steps, *rest, **more):
+        seen.append(isinstance(steps.call.arrays["addend"], jax.core.Tracer))
+        return by_steps(steps, *rest, **more)
+
+    monkeypatch.setattr(whole_arrays, "_by_steps", looked_at)
+    addend = jnp.array([[1.0, 2, -1], [3, -2, 1]])
+    with jax.disable_jit():
+        made = jax_pallas.affine_scan(addend, 0.5)
+    assert seen == [False]
+    assert made.tolist() == [[1, 2.5, 0.25], [3, -0.5, 0.75]]
 
 
 def test_results_without_elements_are_arrays_of_their_own():

@@ -59,7 +59,8 @@ _values_p.multiple_results = True
 
 def with_derivative(of: Differentiated, arrays: Arrays) -> list[jax.Array]:
     """`of.values(arrays)`, with the derivative `of.derivative`."""
-    if AVAILABLE:
+    # under `jax.disable_jit` arrays are looked at one by one, and not traced
+    if AVAILABLE and not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
         # JAX looks into it for what asks for devices
         return _values_p.bind(*arrays, of=of, jaxpr=jax.make_jaxpr(lambda *own: list(of.values(own)))(*arrays))
     values = jax.custom_jvp(lambda *own: list(of.values(own)))
