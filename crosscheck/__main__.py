@@ -336,10 +336,10 @@ def _bench(options: argparse.Namespace) -> int:
         if options.counters and (reason := counters.missing()):
             print(f"nothing can be counted: {reason}", file=sys.stderr)
             return 1
-        if options.ratios and options.json and options.ratios.resolve() == options.json.resolve():
-            print(f"{options.json} can't be both what was found and the ratios", file=sys.stderr)
-            return 2
         if options.ratios:
+            if options.json and options.ratios.resolve() == options.json.resolve():
+                print(f"{options.json} can't be both what was found and the ratios", file=sys.stderr)
+                return 2
             try:
                 ratios.load(options.ratios)
             except ValueError as error:

@@ -68,13 +68,14 @@ def with_derivative(of: Differentiated, arrays: Arrays) -> list[jax.Array]:
     @values.defjvp
     def _(own: Any, tangents: Any) -> Any:
         results = values(*own)
-        return results, list(of.derivative(own, results, [tangent if _can_vary(x) else None for x, tangent in zip(own, tangents, strict=True)]))
+        return results, list(of.derivative(own, results, _of_numbers(own, tangents)))
 
     return values(*arrays)
 
 
-def _can_vary(x: jax.Array) -> bool:
-    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+def _of_numbers(arrays: Arrays, tangents: Sequence[Any]) -> list[Any]:
+    """The tangents of what can have one."""
+    return [tangent if jnp.issubdtype(x.dtype, jnp.inexact) else None for x, tangent in zip(arrays, tangents, strict=True)]
 
 
 class Linear(Protocol):
@@ -124,7 +125,7 @@ def linear(of: Linear, primals: Arrays, tangents: Arrays) -> Arrays:
     return _tangents_p.bind(*vary_alike([*primals, *tangents]), of=of, count=len(primals))
 
 
-def _values(*arrays: jax.Array, of: Linear, count: int) -> list[jax.Array]:
+def _of_tangents(*arrays: jax.Array, of: Linear, count: int) -> list[jax.Array]:
     return list(of.tangents(arrays[:count], arrays[count:]))
 
 
@@ -132,16 +133,16 @@ def _register() -> None:
     from jax.interpreters import ad, batching, mlir
 
     def shaped(*avals: Any, of: Linear, count: int) -> list[Any]:
-        return list(jax.make_jaxpr(functools.partial(_values, of=of, count=count))(*avals).out_avals)
+        return list(jax.make_jaxpr(functools.partial(_of_tangents, of=of, count=count))(*avals).out_avals)
 
-    def of_tangents(arrays: Any, their_tangents: Any, of: Linear, count: int) -> Any:
+    def differentiated(arrays: Any, their_tangents: Any, of: Linear, count: int) -> Any:
         varied = [i for i, tangent in enumerate(their_tangents) if type(tangent) is not ad.Zero]
 
         def values(*some: jax.Array) -> list[jax.Array]:
             every = list(arrays)
             for i, x in zip(varied, some, strict=True):
                 every[i] = x
-            return _values(*every, of=of, count=count)
+            return _of_tangents(*every, of=of, count=count)
 
         results = _tangents_p.bind(*arrays, of=of, count=count)
         if all(i >= count for i in varied):
@@ -166,25 +167,25 @@ def _register() -> None:
 
     def with_tangents(arrays: Any, their_tangents: Any, of: Differentiated, jaxpr: Any) -> Any:
         results = _values_p.bind(*arrays, of=of, jaxpr=jaxpr)
-        own = [ad.instantiate_zeros(tangent) if _can_vary(x) else None for x, tangent in zip(arrays, their_tangents, strict=True)]
+        own = [None if tangent is None else ad.instantiate_zeros(tangent) for tangent in _of_numbers(arrays, their_tangents)]
         return results, list(of.derivative(arrays, results, own))
 
     def mapped(arrays: Any, axes: Any, of: Differentiated, jaxpr: Any) -> Any:
         results = with_derivative(Mapped(of, tuple(axis if isinstance(axis, int) else None for axis in axes)), arrays)
         return results, [0] * len(results)
 
-    _values_p.def_impl(lambda *arrays, of, jaxpr: jax.jit(core.jaxpr_as_fun(jaxpr))(*arrays))
+    _values_p.def_impl(evaluated)
     _values_p.def_abstract_eval(lambda *avals, of, jaxpr: list(jaxpr.out_avals))
     ad.primitive_jvps[_values_p] = with_tangents
     batching.primitive_batchers[_values_p] = mapped
     mlir.register_lowering(_values_p, mlir.lower_fun(evaluated, multiple_results=True))
 
-    _tangents_p.def_impl(lambda *arrays, of, count: jax.jit(functools.partial(_values, of=of, count=count))(*arrays))
+    _tangents_p.def_impl(_of_tangents)
     _tangents_p.def_abstract_eval(shaped)
-    ad.primitive_jvps[_tangents_p] = of_tangents
+    ad.primitive_jvps[_tangents_p] = differentiated
     ad.primitive_transposes[_tangents_p] = transposed
     batching.primitive_batchers[_tangents_p] = batched
-    mlir.register_lowering(_tangents_p, mlir.lower_fun(_values, multiple_results=True))
+    mlir.register_lowering(_tangents_p, mlir.lower_fun(_of_tangents, multiple_results=True))
 
 
 AVAILABLE = True

@@ -298,9 +298,8 @@ class _Derivation:
         if not self.masked:
             return one
         # behind either lies nothing
-        return Terms.where(
-            symbol(_Leaf(Read("valid"))), self.at_the_end(one), with_symbols(self.at_the_end(one), lambda own: symbol(_Leaf(own.of[0].source, "last")))
-        )
+        here = self.at_the_end(one)
+        return Terms.where(symbol(_Leaf(Read("valid"))), here, with_symbols(here, lambda own: symbol(_Leaf(own.of[0].source, "last"))))
 
     def last_stored(self, one: Term) -> Term:
         """What is found at the scan's last step, whose neighbour in memory is what lies outside; nothing where that step is none."""

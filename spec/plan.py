@@ -133,7 +133,7 @@ def as_tuning(numbers: dict[str, Any]) -> Tuning:
             raise ValueError(f"{field.name} is {one!r}; wanted something like {other!r}")
         if field.name != "reads_of_eight" and any(power_of_two(x) != x for x in whole):
             raise ValueError(f"{field.name} is {one!r}; wanted powers of two, like {other!r}")
-        if max(whole) > MOST.get(field.name, max(whole)):
+        if field.name in MOST and max(whole) > MOST[field.name]:
             raise ValueError(f"{field.name} is {one!r}; wanted at most {MOST[field.name]}")
     return made
 
@@ -254,13 +254,11 @@ def _with_little_cache(made: Plan, num_rows: int, reads: int, outputs: int, item
     What a program leaves of a sector is not at hand when its neighbour wants it, so it takes whole sectors. Loads under way are kept in lines of the cache:
     where rows are many, a program either fills these with flags of twice as many rows, or leaves shared memory, and with it all of the cache, alone.
     """
-    rows = max(made.rows, min(WARP, power_of_two(num_rows)))
-    # as `Columns.turn`, but where there are flags
-    turn = 2 if reads <= 2 and flags and outputs <= 2 and itemsize <= 4 and made.blocks % 2 == 0 else made.turn
     # more positions there are only with a tuning by which fewer rows are many, and were not measured
-    if width != "wide" or itemsize > 4 or made.positions > WARP // 2:
-        return dataclasses.replace(made, rows=rows, turn=turn, band=rows)
-    if reads <= 2:
-        return dataclasses.replace(made, rows=2 * WARP, turn=turn, band=2 * WARP)
-    rows = 2 * WARP if reads > 5 else WARP
-    return dataclasses.replace(made, rows=rows, abreast=2, turn=1, band=min(rows, 2 * WARP // made.positions))
+    many = width == "wide" and itemsize <= 4 and made.positions <= WARP // 2
+    if many and reads > 2:
+        rows = 2 * WARP if reads > 5 else WARP
+        return dataclasses.replace(made, rows=rows, abreast=2, turn=1, band=min(rows, 2 * WARP // made.positions))
+    rows = 2 * WARP if many else max(made.rows, min(WARP, power_of_two(num_rows)))
+    two = flags and reads <= 2 and outputs <= 2 and itemsize <= 4 and made.blocks % 2 == 0
+    return dataclasses.replace(made, rows=rows, turn=2 if two else made.turn, band=rows)

@@ -58,15 +58,19 @@ class Program:
     last_only: tuple[bool, ...]
 
     @property
+    def loaded(self) -> list[int]:
+        """The reads that are loaded at each step: what trails the scan is in registers."""
+        return [i for i, (at, behind) in enumerate(zip(self.at, self.behind, strict=True)) if at not in (ROW, NUMBER) and behind < 0]
+
+    @property
     def reads(self) -> int:
-        """How many elements are loaded at each step: what trails the scan is in registers, and an expectation is made of two."""
-        loaded = [at for at, behind in zip(self.at, self.behind, strict=True) if at not in (ROW, NUMBER) and behind < 0]
-        return len(loaded) + loaded.count(ACTIONS)
+        """How many elements are loaded at each step: an expectation is made of two."""
+        return len(self.loaded) + sum(self.at[i] == ACTIONS for i in self.loaded)
 
     @property
     def flags(self) -> int:
         """How many of these are flags."""
-        return sum(flag and behind < 0 and at not in (ROW, NUMBER) for at, behind, flag in zip(self.at, self.behind, self.flag, strict=True))
+        return sum(self.flag[i] for i in self.loaded)
 
     @property
     def outputs(self) -> int:

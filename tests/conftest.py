@@ -29,6 +29,12 @@ def installed(framework: str) -> bool:
     return importlib.util.find_spec(framework) is not None
 
 
+def by_whitening(whitened: np.ndarray, deviation: float) -> float:
+    """How many times further than elements are moved whitened ones are: errors are divided by the deviation, and mean and deviation move by no more than
+    elements."""
+    return float((2 + np.abs(whitened).max()) / deviation)
+
+
 def find_device() -> Device:
     """Where the tests run: on a GPU if any framework sees one."""
     if installed("torch") and importlib.import_module("torch").cuda.is_available():

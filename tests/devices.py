@@ -166,18 +166,17 @@ def check_mapped_over_all_of_a_mesh() -> None:
     def total(rewards, bootstrap):
         return jax.vmap(functools.partial(gae, "vectorised"))(rewards, bootstrap).sum()
 
+    # not made before it is entered, for it sets the mesh at once
+    known, unknown = functools.partial(jax.set_mesh, mesh), contextlib.nullcontext
     for function in (jax.vmap(functools.partial(gae, "vectorised")), jax.grad(total)):
-        wanted = function(*map(jnp.asarray, given))
-        for one in (function, jax.jit(function)):
-            for context in (contextlib.nullcontext(), jax.set_mesh(mesh)):
-                # outside of `jax.jit` JAX itself wants to know the mesh
-                if one is function and isinstance(context, contextlib.nullcontext):
-                    continue
-                with context:
-                    made = one(*spread)
-                    assert not has_collectives(jax.jit(function).lower(*spread).compile())
-                assert made.sharding.is_equivalent_to(spread[0].sharding, 3), made.sharding
-                np.testing.assert_array_equal(made, wanted)
+        wanted, compiled = function(*map(jnp.asarray, given)), jax.jit(function)
+        # outside of `jax.jit` JAX itself wants to know the mesh
+        for context, one in ((known, function), (known, compiled), (unknown, compiled)):
+            with context():
+                made = one(*spread)
+                assert not has_collectives(compiled.lower(*spread).compile())
+            assert made.sharding.is_equivalent_to(spread[0].sharding, 3), made.sharding
+            np.testing.assert_array_equal(made, wanted)
 
 
 def check_kernels_on_explicit_axes() -> None:

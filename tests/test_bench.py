@@ -183,6 +183,13 @@ def test_a_traced_call_is_behind_writes_that_hide_the_host(monkeypatch):
     assert engine.compilations == 1
 
 
+def test_help_names_every_group(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["bench", "--help"])
+    (listed,) = re.findall(r"--groups A,B\s+of (.*?)\s+--device", capsys.readouterr().out, re.DOTALL)
+    assert set(re.split(r",\s+", listed)) == set(bench.GROUPS)
+
+
 @needs_torch
 def test_a_repeated_call_is_timed_part_by_part(monkeypatch):
     """As on a GPU, with a kernel that does nothing."""

@@ -14,10 +14,13 @@ import pytest
 from rlscan.crosscheck import formulas
 from rlscan.crosscheck.migration import modules
 from rlscan.spec.bound import EXP_ERROR, U64
+from tests.conftest import by_whitening
 
 N, T, A = 5, 12, 3
 GAMMA, LAM = 0.875, 0.75
 """Exact in float32, to which TorchRL rounds these and the bars, whatever the arrays are."""
+
+U32 = float(np.finfo(np.float32).eps) / 2
 LARGEST, LARGEST_LOGARITHM = 6.0, 6.0
 """Of what is drawn; `test_what_is_drawn_is_small`."""
 
@@ -28,16 +31,24 @@ TERMS = 4 + A
 """Of a step: r, γN, V and what is carried, or an expectation."""
 
 
-def bound(whitened: np.ndarray | None = None, deviation: float = 1.0) -> float:
-    """On the distance of two computations in float64.
+def bound(whitened: np.ndarray | None = None, deviation: float = 1.0, *, single: bool = False, stored: bool = False, gradient: bool = False) -> float:
+    """On the distance of two computations in float64; `single`: in float32.
 
     A result is a sum of TERMS numbers of each of T steps, each of LARGEST at most times factors of 1 at most, with OPERATIONS roundings in each of the
-    steps that it is carried over (Higham 2002, lemma 3.1). Whitening divides errors by the deviation, moves mean and deviation by no more than
-    elements are moved, and sums N T elements.
+    steps that it is carried over (Higham 2002, lemma 3.1). Whitening sums N T elements, and moves results further than these are moved (`by_whitening`).
+    The `gradient` of a sum of results, weighed by numbers up to LARGEST, has three times as many roundings for each of T steps. What is `stored` in
+    float32 is rounded there once and added to once, each time relative to what is not larger than the two together.
     """
     roundings = OPERATIONS * T + (0 if whitened is None else 2 * N * T)
-    amplified = 1.0 if whitened is None else (2 + np.abs(whitened).max()) / deviation
-    return 2 * roundings * U64 / (1 - roundings * U64) * TERMS * T * LARGEST * amplified
+    amplified = 1.0 if whitened is None else by_whitening(whitened, deviation)
+    limit = 2 * roundings * U64 / (1 - roundings * U64) * TERMS * T * LARGEST * amplified
+    if gradient:
+        limit *= 3 * T * LARGEST
+    if single:
+        limit *= U32 / U64
+    if stored:
+        limit += 8 * U32 * TERMS * T * LARGEST
+    return limit
 
 
 class Transition(NamedTuple):
@@ -143,14 +154,11 @@ class Case:
     def agree(self, ours: tuple[np.ndarray, ...], theirs: tuple[np.ndarray, ...]) -> None:
         assert len(ours) == len(theirs)
         for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            limit = bound()
+            limit = bound(stored=self.narrow)
             if self.whitened and number == 0:
                 mask = self.drawn().get("response_mask", ~self.drawn().get("padding_mask", np.True_))
                 raw = theirs[1] - self.drawn()["values"]
-                limit = bound(other, raw[mask].std())
-            if self.narrow:
-                # stored once and added to once, each time rounded relative to what is not larger than the two together
-                limit += 4 * float(np.finfo(np.float32).eps) * TERMS * T * LARGEST
+                limit = bound(other, raw[mask].std(), stored=self.narrow)
             np.testing.assert_allclose(one, other, rtol=0, atol=limit)
 
 
@@ -514,10 +522,9 @@ def test_float32_stays_float32(case: Case):
         return x.astype(np.float32) if isinstance(x, np.ndarray) and x.dtype == np.float64 else x
 
     narrowed = dataclasses.replace(case, arguments=lambda draw: {name: narrow(x) for name, x in case.arguments(draw).items()})
-    wide = float(np.finfo(np.float32).eps / np.finfo(np.float64).eps)
     for one, other in zip(narrowed.ours(), case.formula(), strict=True):
         assert one.dtype == np.float32
-        np.testing.assert_allclose(one, other, rtol=0, atol=wide * bound(other if case.whitened else None))
+        np.testing.assert_allclose(one, other, rtol=0, atol=bound(other if case.whitened else None, single=True))
 
 
 def cut_to(steps: int, case: Case) -> Case:
@@ -593,7 +600,7 @@ def test_the_gradient_by_a_ratio_of_0_is_0():
 @pytest.mark.parametrize("stop", [False, True])
 @pytest.mark.parametrize("case", [case for case in CASES if case.original and case.mapped], ids=name_of)
 def test_gradients_are_those_of_rlax(case: Case, stop: bool):
-    """Of a weighted sum of all results, by every floating array; derivatives have three times as many roundings as what is differentiated."""
+    """Of a weighted sum of all results, by every floating array."""
     jax = pytest.importorskip("jax")
     rlax = pytest.importorskip("rlax", exc_type=ImportError)
     ours = importlib.import_module("rlscan.jax_pallas.compat.rlax")
@@ -615,7 +622,7 @@ def test_gradients_are_those_of_rlax(case: Case, stop: bool):
         found, theirs = gradients(ours), gradients(rlax)
         assert found.keys() == theirs.keys()
         for name_, gradient in found.items():
-            np.testing.assert_allclose(gradient, theirs[name_], rtol=0, atol=3 * T * LARGEST * bound(), err_msg=name_)
+            np.testing.assert_allclose(gradient, theirs[name_], rtol=0, atol=bound(gradient=True), err_msg=name_)
 
 
 @each_case

@@ -48,19 +48,24 @@ def run(
 
 
 def _run(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = None, method: Literal["kernels", "vectorised"] | None = None) -> Any:
-    if torch.compiler.is_compiling() and any(map(is_sharded, arguments.values())):
-        return _on_each_device(check(recurrence, arguments, _TENSORS), arguments, out, method)
-    if torch.compiler.is_compiling() and out is None and method is None and RECURRENCES.get(recurrence.name) is recurrence:
-        given, forward = given_to(recurrence, arguments), in_forward_mode()
-        # what `torch.func` and forward mode need of an operator can't be given
-        if forward or are_transforms_active():
-            from rlscan.torch_triton.recorded import FUNCTIONS
+    return (_recorded if torch.compiler.is_compiling() else _computed)(recurrence, arguments, out, method)
 
-            made = FUNCTIONS[recurrence.name](forward, *given)
-        else:
-            made = _OPERATORS[recurrence.name](*given)
-        return made if _RESULTS[recurrence.name] is None else _RESULTS[recurrence.name](*made)
-    return opaque(_computed)(recurrence, arguments, out, method)
+
+def _recorded(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any, method: Literal["kernels", "vectorised"] | None) -> Any:
+    """What a compiler makes a program of, one operator where there is one."""
+    if any(map(is_sharded, arguments.values())):
+        return _on_each_device(check(recurrence, arguments, _TENSORS), arguments, out, method)
+    if out is not None or method is not None or RECURRENCES.get(recurrence.name) is not recurrence:
+        return opaque(_computed)(recurrence, arguments, out, method)
+    given, forward = given_to(recurrence, arguments), in_forward_mode()
+    # what `torch.func` and forward mode need of an operator can't be given
+    if forward or are_transforms_active():
+        from rlscan.torch_triton.recorded import FUNCTIONS
+
+        made = FUNCTIONS[recurrence.name](forward, *given)
+    else:
+        made = _OPERATORS[recurrence.name](*given)
+    return made if _RESULTS[recurrence.name] is None else _RESULTS[recurrence.name](*made)
 
 
 def _computed(recurrence: Recurrence, arguments: Mapping[str, Any], out: Any = None, method: Literal["kernels", "vectorised"] | None = None) -> Any:
