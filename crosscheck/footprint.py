@@ -103,12 +103,14 @@ class Footprint:
     Attributes:
         name: the pass.
         tile: rows and steps.
+        stretch: steps side by side of which only the first needs a load for its neighbour: a tile's, or a position's where each reads that again.
         barriers: of a whole program, in the code.
         loads, stores: by the argument's or the output's name; what passes hand on has the kernel's name for it.
     """
 
     name: str
     tile: tuple[int, int]
+    stretch: int
     warps: int
     resources: Resources
     barriers: int
@@ -162,22 +164,24 @@ def _torch(build: Build) -> tuple[Call, tuple[Footprint, ...]]:
     kernels = []
     for launch in ready.launches:
         compiled = compile_triton(launch, tensors, build.capability)
-        tile = (launch.constants["BLOCK_ROWS"], launch.constants["POSITIONS"] * launch.constants["STEPS"])
-        kernels.append(_footprint(launch.constants["PASS"], compiled, tile, launch.constants["TURN"], _labels(launch, tensors, names)))
+        rows, positions, steps, turn, reread = (launch.constants[name] for name in ("BLOCK_ROWS", "POSITIONS", "STEPS", "TURN", "REREAD"))
+        stretch = steps if reread else positions * steps
+        kernels.append(_footprint(launch.constants["PASS"], compiled, (rows, positions * steps), stretch, turn, _labels(launch, tensors, names)))
     return call, tuple(kernels)
 
 
 def _jax(build: Build) -> tuple[Call, tuple[Footprint, ...]]:
     call, plan, kernels = compile_pallas(build)
-    return call, tuple(_footprint(name, compiled, (plan.rows, plan.block_steps), plan.turn, labels) for name, compiled, labels in kernels)
+    tile, stretch = (plan.rows, plan.block_steps), plan.steps if plan.reread else plan.block_steps
+    return call, tuple(_footprint(name, compiled, tile, stretch, plan.turn, labels) for name, compiled, labels in kernels)
 
 
-def _footprint(name: str, compiled: Any, tile: tuple[int, int], turn: int, labels: tuple[str | None, ...]) -> Footprint:
+def _footprint(name: str, compiled: Any, tile: tuple[int, int], stretch: int, turn: int, labels: tuple[str | None, ...]) -> Footprint:
     widths, elements = _widths(compiled.asm["ptx"], labels), _elements(compiled.asm["ttgir"], labels)
     of_a_turn = math.prod(tile) * turn
     loads, stores = ({name: Access(widths[way][name], elements[way][name] / of_a_turn) for name in sorted(widths[way])} for way in ("load", "store"))
     barriers = len(re.findall(r"\bbar(?:rier)?\.(?:cta\.)?sync", compiled.asm["ptx"]))
-    return Footprint(name, tile, compiled.metadata.num_warps, resources(compiled), barriers, loads, stores)
+    return Footprint(name, tile, stretch, compiled.metadata.num_warps, resources(compiled), barriers, loads, stores)
 
 
 def measure_all(builds: Iterable[Build] = BUILDS, progress: Callable[[str], None] = lambda _: None) -> dict[str, Measured]:
@@ -213,7 +217,7 @@ def broken_rules(build: Build, kernels: Sequence[Footprint], sizes: Mapping[str,
     - Shared memory is for what lanes hand to each other, a number at a time, and never for what is loaded.
     - All passes of a call together load each element of an input once, and store each element of an output once. A neighbour's value (that of
       the next step, say) counts as a load, so it has to come from the registers; a tile's outermost step has its neighbour in
-      another tile, for which one load for each row of a tile is free.
+      another tile, for which one load for each row of a tile is free, or for each position of a tile where none hands anything to another.
     - Where steps are contiguous, and rows and steps are multiples of 16, whole tiles are moved by instructions that move four elements for a
       thread: 16 bytes of float32, 4 of flags. (Where rows are contiguous, a warp's instruction moves one element of 32 of them.)
     """
@@ -238,7 +242,7 @@ def broken_rules(build: Build, kernels: Sequence[Footprint], sizes: Mapping[str,
                 narrow += sum(count for width, count in access.widths.items() if width < 4 * sizes[name])
         if aligned and build.layout == "rows":
             broken[f"{kernel.name}: narrow loads and stores"] = narrow
-    free = 1 + 1 / min(kernel.tile[1] for kernel in kernels)
+    free = 1 + 1 / min(kernel.stretch for kernel in kernels)
     broken |= {what: number for what, number in repeats.items() if number > free}
     return {what: number for what, number in broken.items() if number}
 

@@ -236,6 +236,12 @@ def converted(x, flag, dtype):
     return x.astype(dtype)
 
 
+def edge_of(special, i, refs, places, rows):
+    """What is read outside the window, where that is not 0."""
+    code = special.code
+    return converted(load(special, refs, code.edges[code.edge[i]], places, rows), code.flag[i], special.dtype)
+
+
 def load_one(special, i, refs, places, rows, t):
     """A tap at one time, and its edge outside the window."""
     code, dtype = special.code, special.dtype
@@ -245,16 +251,21 @@ def load_one(special, i, refs, places, rows, t):
     x = jnp.where(stored, x, jnp.zeros((), x.dtype))
     if code.edge[i] < 0:
         return converted(x, flag, dtype)
-    edge = load(special, refs, code.edges[code.edge[i]], places, rows)
-    return jnp.where(stored, converted(x, flag, dtype), converted(edge, flag, dtype))
+    return jnp.where(stored, converted(x, flag, dtype), edge_of(special, i, refs, places, rows))
 
 
 def load_tile(which, special, refs, places, rows, q, wanted):
-    """What is read at places known beforehand and not in registers anyway, as it is stored: the steps of each such read."""
+    """What is read at places known beforehand and not in registers anyway, as it is stored: the steps of each such read.
+
+    If the plan says so, what trails the scan has a value at the step before the first, where there is one.
+    """
     code = special.code
     ts = times(special, q)
     loaded = {}
     for i, at in enumerate(code.at):
+        if code.behind[i] >= 0 and at != NEAREST and special.plan.reread and which != "nearest":
+            t = time(special, q - 1)
+            loaded[i] = [load(special, refs, code.sources[i], places, rows, t, _both(_both(q > 0, in_window(special, t)), wanted))]
         if code.behind[i] >= 0 or (which == "nearest" and i != code.valid_taps[0]):
             continue
         if at == STEP:
@@ -527,12 +538,14 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
     state, nearest_before = before_segment(which, special, row, position, segment, rows, state, totals, nearest_ends)
     q = segment * (plan.blocks * tile_steps)
     first = q + position * steps
-    # numbers, what has no time, and what a read that trails the scan holds before the first step
+    # numbers, what has no time, and what a read that trails the scan holds before the first step: of the segment, or of the window if the rest is read again
     fixed = {i: converted(load(special, refs, code.sources[i], places, rows), code.flag[i], dtype) for i in reads_of if code.at[i] in (NUMBER, ROW)}
     trails = [i for i in reads_of if code.behind[i] >= 0 and code.at[i] != NEAREST and which != "nearest"]
-    trailing = [
-        by_row(special, movable(jnp.broadcast_to(load_one(special, i, refs, places, rows, time(special, q - 1)), lanes), code.flag[i])) for i in trails
-    ]  # fmt: skip
+    if plan.reread:
+        trailing = [jnp.broadcast_to(edge_of(special, i, refs, places, rows), lanes) if code.edge[i] >= 0 else None for i in trails]
+    else:
+        before = [jnp.broadcast_to(load_one(special, i, refs, places, rows, time(special, q - 1)), lanes) for i in trails]
+        trailing = [by_row(special, movable(x, code.flag[i])) for i, x in zip(trails, before, strict=True)]
 
     def tile(block, carry):
         state, addend_before, factor_before, nearest_before, trailing, ahead = carry
@@ -564,6 +577,11 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
                 store_kept(special, kept, row, rows, ts, expected[i])
         carried, beyond_tile = {}, []
         for i, before in zip(trails, trailing, strict=True):
+            if plan.reread:
+                again = jnp.broadcast_to(converted(loaded.pop(i)[0], code.flag[i], dtype), lanes)
+                carried[i] = again if before is None else jnp.where(first_here == 0, before, again)
+                beyond_tile.append(before)
+                continue
             last = by_row(special, movable(jnp.broadcast_to(converted(loaded[code.behind[i]][-1], code.flag[i], dtype), lanes), code.flag[i]))
             carried[i] = converted(by_lane(special, position_before(last, before), scratch), code.flag[i], dtype)
             beyond_tile.append(last_position(last))
@@ -578,9 +596,9 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
                 here[i] = converted(values[k], code.flag[i], dtype)
                 if code.edge[i] >= 0:
                     place = time(special, first_here + k) + (1 if code.at[i] == FOLLOWING else -1)
-                    edge = converted(load(special, refs, code.edges[code.edge[i]], places, rows), code.flag[i], dtype)
-                    here[i] = jnp.where((place >= 0) & (place < special.steps), here[i], edge)
-            outside = nearest == -1 if code.nearest else first_here + k == 0
+                    here[i] = jnp.where((place >= 0) & (place < special.steps), here[i], edge_of(special, i, refs, places, rows))
+            # no position's step but its first is the window's
+            outside = nearest == -1 if code.nearest else first_here == 0 if k == 0 else jnp.zeros(lanes, bool)
             last = first_here + k == special.steps - 1
             valid = validity(special, here, insides[k])
             every.append((here, outside, last, valid, maps(special, here, outside, last, valid)))

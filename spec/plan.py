@@ -43,6 +43,7 @@ class Plan:
             memory a warp reads, and where a warp has all positions of its band, nothing is exchanged between warps.
         turn: tiles of one turn of the loop over tiles; it divides their number. Of two, what was loaded ahead stays in its registers until it is scanned. From
             one turn to the next it is moved to others, and to be moved it is waited for.
+        reread: whether what trails the scan is read again by each position, at the step before its first, and not handed on by the position before.
     """
 
     layout: Literal["rows", "columns"]
@@ -54,6 +55,7 @@ class Plan:
     abreast: int = 1
     turn: int = 1
     band: int = 1
+    reread: bool = False
 
     def __post_init__(self) -> None:
         if self.layout == "rows" and self.band > 1:
@@ -91,7 +93,7 @@ class Tuning:
         warps: of 32 lanes that are wanted where rows are contiguous: positions are added until there are so many.
         positions: the fewest and the most of these, where rows are long enough; `Columns` has more of it.
         reads_of_eight: of a step, up to which a thread has eight steps of contiguous ones, and up to which it has them where programs are few.
-        narrow: from so many contiguous rows on, and below so many, programs have half as many, for there would be too few of them.
+        narrow: from so many contiguous rows on there are enough programs that none shares a row, and from so many on enough that threads can have more to do.
         programs: that are wanted, in warps of `rows` and in programs of `columns`; rows are split until there are so many.
         shortest: steps of a segment; shorter ones cost more in reading each other's totals than they gain.
         segments: the most that share a row.
@@ -184,7 +186,7 @@ def plan(
         lanes = tuning.lanes[steps <= positions * each]
         rows = max(WARP, min(lanes, positions * power_of_two(num_rows))) // positions
     else:
-        rows = WARP // 2 if width == "narrow" else min(columns.rows, power_of_two(num_rows))
+        rows = min(columns.rows, power_of_two(num_rows))
         fewest, most = tuning.positions
         positions = max(fewest, min(int(most * columns.most), power_of_two(tuning.warps * columns.wanted * WARP // num_rows)))
         if num_rows < WARP:
@@ -204,12 +206,14 @@ def plan(
         turn = 1 if per_segment % columns.turn and per_segment < 8 else columns.turn
     per_segment += -per_segment % turn
     band = 1 if layout == "rows" else rows
-    made = Plan(layout, rows, positions, each, -(-blocks // per_segment), per_segment, columns.abreast, turn, band)
+    # where lanes of several warps hand something on, each of them waits for all; one more load waits for nothing, and a cache has what it reads
+    reread = layout == "columns" and positions > 1
+    made = Plan(layout, rows, positions, each, -(-blocks // per_segment), per_segment, columns.abreast, turn, band, reread)
     return made if cached or layout == "rows" else _with_little_cache(made, num_rows, reads, outputs, itemsize, flags, width)
 
 
 Width = Literal["few", "narrow", "wide"]
-"""Whether contiguous rows are fewer than are worth narrow programs, or are, or are more."""
+"""Of contiguous rows, how many there are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,7 +222,7 @@ class Columns:
 
     Attributes:
         wanted, most: times as many positions as `Tuning` has it.
-        rows: the most of a program that is not narrow.
+        rows: the most of a program.
         steps, abreast, turn: of the plan.
     """
 
@@ -232,20 +236,18 @@ class Columns:
 
 def _columns(reads: int, outputs: int, itemsize: int, width: Width) -> Columns:
     if itemsize > 4:
-        return Columns(most=0.5)
+        return Columns(most=0.5, rows=WARP // 2 if width == "narrow" else WARP)
     if reads > 5:
         return Columns(steps=4)
     if reads <= 2:
         return Columns(wanted=2, most=2, abreast=2)
     if outputs > 2:
-        return Columns(wanted=2, rows=2 * WARP, steps=4, abreast=2, turn=2) if reads == 3 and width == "wide" else Columns()
+        return Columns()
     if reads == 3:
-        return Columns(turn=2)
+        return Columns(turn=1 if width == "narrow" and outputs == 2 else 2)
     if reads == 4:
-        return Columns() if width == "wide" else Columns(wanted=2, steps=8 if width == "narrow" else 4, abreast=2)
-    if width == "wide":
-        return Columns(rows=2 * WARP, abreast=2)
-    return Columns(wanted=2, abreast=2, turn=2 if width == "narrow" else 1)
+        return {"wide": Columns(), "narrow": Columns(steps=4), "few": Columns(wanted=2, steps=4, abreast=2)}[width]
+    return {"wide": Columns(rows=2 * WARP, abreast=2), "narrow": Columns(steps=4, turn=2), "few": Columns(wanted=2, abreast=2)}[width]
 
 
 def _with_little_cache(made: Plan, num_rows: int, reads: int, outputs: int, itemsize: int, flags: int, width: Width) -> Plan:
@@ -258,7 +260,10 @@ def _with_little_cache(made: Plan, num_rows: int, reads: int, outputs: int, item
     many = width == "wide" and itemsize <= 4 and made.positions <= WARP // 2
     if many and reads > 2:
         rows = 2 * WARP if reads > 5 else WARP
-        return dataclasses.replace(made, rows=rows, abreast=2, turn=1, band=min(rows, 2 * WARP // made.positions))
+        # within a warp handing on is cheap, and loads for two outputs are what it has registers to spare for
+        return dataclasses.replace(made, rows=rows, abreast=2, turn=1, band=min(rows, 2 * WARP // made.positions), reread=made.reread and outputs == 2)
+    if many and not flags:
+        return dataclasses.replace(made, abreast=1)
     rows = 2 * WARP if many else max(made.rows, min(WARP, power_of_two(num_rows)))
     two = flags and reads <= 2 and outputs <= 2 and itemsize <= 4 and made.blocks % 2 == 0
     return dataclasses.replace(made, rows=rows, turn=2 if two else made.turn, band=rows)

@@ -84,6 +84,7 @@ def test_all_is_recorded():
 GOOD = Footprint(
     name="results",
     tile=(1, 128),
+    stretch=128,
     warps=1,
     resources=Resources(registers=40, spills=0, shared=0, instructions=400),
     barriers=0,
@@ -119,6 +120,10 @@ def test_each_rule_can_be_broken():
     assert broken(UNALIGNED, loads={"x": twice}) == {"loads of x per element": 2.0}
     assert broken(loads={"x": twice}) == {"loads of x per element": 2.0, "results: narrow loads and stores": 4}
     assert broken(loads={"x": edge}) == {}
+    # and from the position beside this one
+    by_position = Access({4: 9}, 9 / 8)
+    assert broken(COLUMNS, loads={"x": by_position}, stretch=8) == {}
+    assert broken(COLUMNS, loads={"x": by_position}, stretch=16) == broken(COLUMNS, loads={"x": by_position}) == {"loads of x per element": 9 / 8}
     # two passes
     assert broken(ROWS, dataclasses.replace(GOOD, stores={})) == {"loads of x per element": 2.0, "loads of flags per element": 2.0}
     assert broken(stores={"y": Access({4: 4}, 1.0)}) == {"results: narrow loads and stores": 4}

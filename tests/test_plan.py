@@ -46,11 +46,25 @@ def test_where_rows_are_many_and_cache_is_little_nothing_crosses_warps_or_flags_
     """A warp has 32 lanes, and each so many rows abreast."""
     reads, _, itemsize = moved
     for steps in STEPS[::7]:
-        chosen = plan("columns", 16384, steps, *moved, cached=False)
-        if itemsize == 4 and reads > 2:
-            assert chosen.band * chosen.positions <= 32 * chosen.abreast, chosen
-        else:
-            assert chosen.band == chosen.rows == (64 if itemsize == 4 else 32), chosen
+        for flags in (0, 1):
+            chosen = plan("columns", 16384, steps, *moved, flags, cached=False)
+            if itemsize == 4 and reads > 2:
+                assert chosen.band * chosen.positions <= 32 * chosen.abreast, chosen
+            else:
+                assert chosen.band == chosen.rows == (64 if itemsize == 4 and flags else 32), chosen
+
+
+@pytest.mark.parametrize("num_rows", ROWS)
+def test_positions_of_several_warps_hand_nothing_on_that_they_can_read_again(num_rows):
+    for steps in STEPS[::7]:
+        for moved in MOVED:
+            for flags in (0, 1):
+                for cached in (True, False):
+                    chosen = plan("columns", num_rows, steps, *moved, flags, cached=cached)
+                    within_warps = chosen.band * chosen.positions <= 32 * chosen.abreast
+                    assert chosen.reread or within_warps, chosen
+                    assert not (chosen.reread and chosen.positions == 1), chosen
+                    assert not plan("rows", num_rows, steps, *moved, flags, cached=cached).reread
 
 
 @pytest.mark.parametrize("narrow", [(1, 1), (2048, 2048), (2048, 8192)])
@@ -74,7 +88,7 @@ def test_segments_that_do_not_divide_a_row_leave_empty_tiles():
 
 @pytest.mark.parametrize(("steps", "blocks", "turn"), [(128, 1, 1), (256, 2, 2), (288, 3, 1), (512, 4, 2), (1152, 10, 2)])
 def test_an_empty_tile_completes_a_turn_only_where_it_is_one_of_many(steps, blocks, turn):
-    chosen = plan("columns", 4096, steps, 3, 2, 4)
+    chosen = plan("columns", 4096, steps, 3, 1, 4)
     assert (chosen.block_steps, chosen.blocks, chosen.turn) == (128, blocks, turn)
 
 

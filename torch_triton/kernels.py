@@ -281,13 +281,19 @@ def store(array, row_offset, x, ts, stored, places, strides, PATTERN: tl.constex
 
 
 @triton.jit
+def edge_of(edges, edge_offsets, rows, EDGE: tl.constexpr, FLAG: tl.constexpr, COMPUTE: tl.constexpr):
+    """What is read outside the window, where that is not 0."""
+    return converted(tl.load(edges[EDGE] + edge_offsets[EDGE], mask=rows, other=0), FLAG, COMPUTE)
+
+
+@triton.jit
 def load_one(array, row_offset, edges, edge_offsets, t, steps, rows, places, strides, PATTERN: tl.constexpr, ARRAY: tl.constexpr,
              EDGE: tl.constexpr, FLAG: tl.constexpr, COMPUTE: tl.constexpr):  # fmt: skip
     """What is stored at one time, and the edge outside the window."""
     stored = in_window(t, steps, rows, False, False, False)
     x = converted(tl.load(bytes_of(array) + (row_offset + time_offset(t, places, strides, PATTERN, ARRAY)), mask=stored, other=0), FLAG, COMPUTE)
     if EDGE >= 0:
-        x = tl.where(stored, x, converted(tl.load(edges[EDGE] + edge_offsets[EDGE], mask=rows, other=0), FLAG, COMPUTE))
+        x = tl.where(stored, x, edge_of(edges, edge_offsets, rows, EDGE, FLAG, COMPUTE))
     return x
 
 
@@ -302,13 +308,22 @@ def filled(x, STEPS: tl.constexpr):
 
 @triton.jit
 def load_tile(arrays, row_offsets, q, steps, rows, places, strides, PASS: tl.constexpr, PATTERN: tl.constexpr, AT: tl.constexpr, BEHIND: tl.constexpr,
-              VALID_TAPS: tl.constexpr, CONTIGUOUS: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, BACKWARD: tl.constexpr):  # fmt: skip
-    """What is read at places known beforehand and not in registers anyway, as it is stored: STEPS values for each read, `rows` for the others."""
+              VALID_TAPS: tl.constexpr, CONTIGUOUS: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, BACKWARD: tl.constexpr,
+              REREAD: tl.constexpr):  # fmt: skip
+    """What is read at places known beforehand and not in registers anyway, as it is stored: STEPS values for each read, `rows` for the others.
+
+    With REREAD, what trails the scan has a value at the step before the first, where there is one.
+    """
     ts = times(q, steps, CONTIGUOUS, STEPS, BACKWARD)
     stored = stored_at(ts, steps, rows, True, CONTIGUOUS, WHOLE, BACKWARD)
     loaded = ()
     for j in tl.static_range(len(arrays)):
-        if BEHIND[j] >= 0 or (PASS == "nearest" and j != VALID_TAPS[0]):
+        if BEHIND[j] >= 0 and AT[j] != NEAREST and REREAD and PASS != "nearest":
+            t = time(q - 1, steps, BACKWARD)
+            before = in_window(t, steps, rows & (q > 0), True, WHOLE, BACKWARD)
+            place = pointers(bytes_of(arrays[j]), row_offsets[j], t, places, strides, PATTERN, j, False)
+            loaded = loaded + (tl.load(place, mask=before, other=0),) + filled(rows, STEPS - 1)
+        elif BEHIND[j] >= 0 or (PASS == "nearest" and j != VALID_TAPS[0]):
             loaded = loaded + filled(rows, STEPS)
         elif AT[j] == STEP:
             loaded = loaded + load(bytes_of(arrays[j]), row_offsets[j], ts, stored, places, strides, PATTERN, j, False, CONTIGUOUS, BACKWARD)
@@ -558,7 +573,7 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                 VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, LAST_ONLY: tl.constexpr, IS_NEAREST: tl.constexpr, BACKWARD: tl.constexpr,
                 SEEDED: tl.constexpr, FADING: tl.constexpr, COMPUTE: tl.constexpr, CONTIGUOUS: tl.constexpr, BLOCK_ROWS: tl.constexpr, POSITIONS: tl.constexpr,
                 STEPS: tl.constexpr, WHOLE: tl.constexpr, ALL_ROWS: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr, TURN: tl.constexpr,
-                BAND: tl.constexpr):  # fmt: skip
+                BAND: tl.constexpr, REREAD: tl.constexpr):  # fmt: skip
     """Rows scanned tile by tile; a carry goes from tile to tile.
 
     PASS is "results", or for rows split over programs first "nearest" (each segment's last valid step) and "totals" (each segment as one
@@ -616,7 +631,7 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
     total_factor = total_addend + 1
 
     q = segment * blocks * TILE
-    # numbers, what has no time, and what a read that trails the scan holds before the first step
+    # numbers, what has no time, and what a read that trails the scan holds before the first step: of the segment, or of the window if the rest is read again
     fixed = ()
     trailing = ()
     for j in tl.static_range(NUM):
@@ -626,7 +641,9 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
             fixed = fixed + (converted(tl.load(arrays[j] + row_offsets[j], mask=rows, other=0), FLAG[j], COMPUTE),)
         else:
             fixed = fixed + (rows,)
-        if BEHIND[j] >= 0 and AT[j] != NEAREST and PASS != "nearest":
+        if BEHIND[j] >= 0 and AT[j] != NEAREST and PASS != "nearest" and REREAD and EDGE[j] >= 0:
+            trailing = trailing + (edge_of(edges, edge_offsets, rows, EDGE[j], FLAG[j], COMPUTE),)
+        elif BEHIND[j] >= 0 and AT[j] != NEAREST and PASS != "nearest" and not REREAD:
             trailed = load_one(arrays[j], row_offsets[j], edges, edge_offsets, time(q - 1, steps, BACKWARD), steps, rows, places, scaled, PATTERN, j, EDGE[j],
                                FLAG[j], COMPUTE)  # fmt: skip
             trailing = trailing + (by_row(movable(trailed, FLAG[j]), POSITIONS, BAND),)
@@ -635,16 +652,17 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
 
     first = q + position * STEPS
     if AHEAD:
-        ahead = load_tile(arrays, row_offsets, first, steps, rows, places, scaled, PASS, PATTERN, AT, BEHIND, VALID_TAPS, CONTIGUOUS, STEPS, WHOLE, BACKWARD)
+        ahead = load_tile(arrays, row_offsets, first, steps, rows, places, scaled, PASS, PATTERN, AT, BEHIND, VALID_TAPS, CONTIGUOUS, STEPS, WHOLE, BACKWARD,
+                          REREAD)  # fmt: skip
     for done in range(0, blocks, TURN):
         for within in tl.static_range(TURN):
             if AHEAD:
                 loaded = ahead
                 ahead = load_tile(arrays, row_offsets, first + TILE, steps, rows & (done + within + 1 < blocks), places, scaled, PASS, PATTERN, AT, BEHIND,
-                                  VALID_TAPS, CONTIGUOUS, STEPS, WHOLE, BACKWARD)  # fmt: skip
+                                  VALID_TAPS, CONTIGUOUS, STEPS, WHOLE, BACKWARD, REREAD)  # fmt: skip
             else:
                 loaded = load_tile(arrays, row_offsets, first, steps, rows, places, scaled, PASS, PATTERN, AT, BEHIND, VALID_TAPS, CONTIGUOUS, STEPS, WHOLE,
-                                   BACKWARD)  # fmt: skip
+                                   BACKWARD, REREAD)  # fmt: skip
             ts = times(first, steps, CONTIGUOUS, STEPS, BACKWARD)
             stored = stored_at(ts, steps, rows, True, CONTIGUOUS, WHOLE, BACKWARD)
             insides = ()
@@ -684,6 +702,12 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                         carried = carried + (load_one(arrays[j], row_offsets[j], edges, edge_offsets, time(nearest, steps, BACKWARD), steps, rows, places,
                                                       scaled, PATTERN, j, EDGE[j], FLAG[j], COMPUTE),)  # fmt: skip
                         beyond_tile = beyond_tile + (trailing[j],)
+                    elif REREAD:
+                        before = converted(loaded[j * STEPS], FLAG[j], COMPUTE)
+                        if EDGE[j] >= 0:
+                            before = tl.where(first == 0, trailing[j], before)
+                        carried = carried + (before,)
+                        beyond_tile = beyond_tile + (trailing[j],)
                     else:
                         last = movable(converted(loaded[BEHIND[j] * STEPS + STEPS - 1], FLAG[j], COMPUTE), FLAG[j])
                         last = by_row(last, POSITIONS, BAND)
@@ -707,11 +731,12 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                             here = here + (carried[j],)
                         elif EDGE[j] >= 0:
                             place = time(first + k, steps, BACKWARD) + (1 if AT[j] == FOLLOWING else -1)
-                            edge = converted(tl.load(edges[EDGE[j]] + edge_offsets[EDGE[j]], mask=rows, other=0), FLAG[j], COMPUTE)
+                            edge = edge_of(edges, edge_offsets, rows, EDGE[j], FLAG[j], COMPUTE)
                             here = here + (tl.where((place >= 0) & (place < steps), converted(loaded[j * STEPS + k], FLAG[j], COMPUTE), edge),)
                         else:
                             here = here + (converted(loaded[j * STEPS + k], FLAG[j], COMPUTE),)
-                    outside = nearest == -1 if IS_NEAREST else first + k == 0
+                    # no position's step but its first is the window's
+                    outside = nearest == -1 if IS_NEAREST else first == 0 if k == 0 else tl.full([LANES], False, tl.int1)
                     last = first + k == steps - 1
                     valid = insides[k]
                     if VALIDITY == VALID_GIVEN:

@@ -244,6 +244,7 @@ def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[
         "AHEAD": chosen.ahead,
         "TURN": chosen.turn,
         "BAND": chosen.band,
+        "REREAD": chosen.reread,
     }
     # contraction would round differently from JAX's pipeline, which never contracts
     options = {"num_warps": chosen.num_warps, "num_stages": 1, "enable_fp_fusion": False}
