@@ -26,7 +26,7 @@ METHOD = (
 
 
 COUNTED = (
-    "What limits them, by the counters of each kernel of PyTorch's rows, read by `ncu` with a cold cache at the base clock. A multiprocessor issues four "
+    "What limits them, by the counters of each of their kernels, read by `ncu` with a cold cache at the base clock. A multiprocessor issues four "
     "instructions a cycle at most, each for 32 lanes, so that a use of the issue slots beyond a half leaves few cycles to hide latency in."
 )
 

@@ -14,8 +14,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rlscan.crosscheck.bench import RLSCAN, Counters, Entry, Found, Row, judgements
 from rlscan.crosscheck.engines import ENGINES
@@ -34,6 +35,9 @@ WAITED_FOR = {
     "imc_miss": "constants",
 }
 """The profiler's reasons for which a warp issues nothing, and what it waits for."""
+
+KERNELS = "regex:^(scan_kernel|rlscan_)"
+"""What kernels of PyTorch and of JAX are called."""
 
 STALLED = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 METRICS = {
@@ -54,13 +58,13 @@ def missing() -> str | None:
 
 
 def measured(found: Found) -> list[Counters]:
-    """The counters of each kernel of each row of PyTorch on a GPU that missed a target of its own."""
+    """The counters of each kernel of each row on a GPU that missed a target of its own."""
     missed = {judgement.where for judgement in judgements(found) if not judgement.reached}
-    rows = [row for row in found.rows if row.key in missed and (row.implementation, row.framework, row.device) == (RLSCAN, "torch", "cuda")]
+    rows = [row for row in found.rows if row.key in missed and (row.implementation, row.device) == (RLSCAN, "cuda")]
     with tempfile.TemporaryDirectory() as folder:
         wanted, done = Path(folder) / "wanted.json", Path(folder) / "done.json"
-        wanted.write_text(json.dumps([dataclasses.asdict(workload_of(row)) for row in rows]), encoding="utf-8")
-        command = ["ncu", "--profile-from-start", "off", "--kernel-name", "regex:scan_kernel", "--csv", "--page", "raw"]
+        wanted.write_text(json.dumps([(row.framework, dataclasses.asdict(workload_of(row))) for row in rows]), encoding="utf-8")
+        command = ["ncu", "--profile-from-start", "off", "--kernel-name", KERNELS, "--csv", "--page", "raw"]
         command += ["--metrics", ",".join([*METRICS.values(), *map(STALLED.format, WAITED_FOR)])]
         flags = ["-P"] if sys.flags.safe_path else []
         run = subprocess.run([*command, sys.executable, *flags, "-m", __name__, str(wanted), str(done)], capture_output=True, text=True, check=False)
@@ -120,30 +124,45 @@ def main(wanted: str, done: str) -> None:
     """What the profiler runs: each workload once to compile it, and once counted."""
     import torch
 
-    from rlscan.torch_triton import launch
-
     launches: list[int] = []
-    start = launch.Prepared.start
-
-    def counting(self: launch.Prepared, passed: dict) -> None:
-        launches[-1] += len(self.launches)
-        start(self, passed)
-
-    launch.Prepared.start = counting
-    engine = ENGINES["torch"]("cuda")
-    for made in json.loads(Path(wanted).read_text(encoding="utf-8")):
+    for framework, made in json.loads(Path(wanted).read_text(encoding="utf-8")):
         workload = Workload(**made | {name: tuple(made[name]) for name in ("options", "wanted")})
-        operands = {name: engine.place(workload.laid_out(array)) for name, array in arguments(workload).items()}
-        function = Entry("", workload, "torch", "cuda").function()
-        launches.append(0)
-        function(operands)
-        torch.cuda.synchronize()
-        launches[-1] = 0
+        entry, engine = Entry("", workload, framework, "cuda"), ENGINES[framework]("cuda")
+        operands = entry.operands({name: engine.place(workload.laid_out(array)) for name, array in arguments(workload).items()})
+        function = engine.compiled(entry.function())
+        engine.finish(function(operands))
+        launches.append((launched_by_jax if framework == "jax" else launched_by_torch)(function, operands))
         torch.cuda.profiler.start()
-        function(operands)
+        engine.finish(function(operands))
         torch.cuda.synchronize()
         torch.cuda.profiler.stop()
     Path(done).write_text(json.dumps(launches), encoding="utf-8")
+
+
+def launched_by_torch(function: Any, operands: Mapping[str, Any]) -> int:
+    """How many kernels of ours such a call starts."""
+    from rlscan.torch_triton import launch
+
+    started: list[launch.Launch] = []
+    start = launch.Prepared.start
+
+    def counting(self: launch.Prepared, passed: dict) -> None:
+        started.extend(self.launches)
+        start(self, passed)
+
+    launch.Prepared.start = counting
+    try:
+        function(operands)
+    finally:
+        launch.Prepared.start = start
+    return len(started)
+
+
+def launched_by_jax(function: Any, operands: Mapping[str, Any]) -> int:
+    """How many kernels of ours such a call starts; it is jitted."""
+    from rlscan.crosscheck.compiled import kernels_within
+
+    return len(kernels_within(function.lower(operands).compiler_ir()))
 
 
 if __name__ == "__main__":

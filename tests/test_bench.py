@@ -456,6 +456,41 @@ def test_a_row_says_which_workload_it_was_of():
         assert counters.workload_of(bench.Entry("", workload, "torch", "cuda").row()) == dataclasses.replace(workload, target=None)
 
 
+# the longer row is split, and what its parts come to is found first
+KERNELS = pytest.mark.parametrize(("steps", "kernels"), [(512, 1), (2048, 2)])
+
+
+@KERNELS
+@needs_torch
+@pytest.mark.skipif(not INTERPRETED, reason="kernels run on a CPU in the interpreter alone")
+def test_kernels_that_a_call_of_torch_starts_are_counted(steps, kernels):
+    import torch
+
+    from rlscan.torch_triton import run
+
+    workload = Workload("gae", 1, steps)
+    operands = {name: torch.from_numpy(array) for name, array in workloads.arguments(workload).items()}
+    assert counters.launched_by_torch(lambda operands: run(workload.recurrence, workload.numbers() | operands, method="kernels"), operands) == kernels
+
+
+@KERNELS
+def test_kernels_that_a_call_of_jax_starts_are_counted(steps, kernels):
+    jax = pytest.importorskip("jax")
+
+    from rlscan.crosscheck.compiled import lower_for_cuda
+    from rlscan.jax_pallas import launch
+    from rlscan.jax_pallas.arrays import Arrays
+
+    workload = Workload("gae", 1, steps)
+    function = jax.jit(lambda operands: launch.by_kernels(check(workload.recurrence, workload.numbers() | operands, Arrays()), interpret=False))
+
+    class OnAGPU:
+        def lower(self, operands):
+            return lower_for_cuda(function, operands)
+
+    assert counters.launched_by_jax(OnAGPU(), workloads.arguments(workload)) == kernels
+
+
 def test_nothing_is_counted_without_a_profiler(monkeypatch, capsys):
     monkeypatch.setattr(counters.shutil, "which", lambda name: None)
     assert command.main(["bench", "--quick", "--counters"]) == 1
