@@ -517,7 +517,7 @@ def test_without_jit_nothing_is_traced(monkeypatch):
     monkeypatch.setattr(whole_arrays, "_by_steps", looked_at)
     addend = jnp.array([[1.0, 2, -1], [3, -2, 1]])
     with jax.disable_jit():
-        made = jax_pallas.affine_scan(addend, 0.5)
+        made = jax_pallas.run(RECURRENCES["affine_scan"], {"addend": addend, "factor": 0.5}, method="vectorised")
     assert seen == [False]
     assert made.tolist() == [[1, 2.5, 0.25], [3, -0.5, 0.75]]
 
