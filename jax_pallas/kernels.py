@@ -169,7 +169,11 @@ def across(special, x):
 
 
 def load(special, refs, name, places, rows, t=None, within=True, action=None):
-    """The elements at these rows and steps, in the smallest shape that holds them; `rows` and `within` mask what exists, or are True."""
+    """The elements at these rows and steps, in the smallest shape that holds them; `rows` and `within` mask what exists, or are True. 0 where no step is."""
+    if within is not True and special.time not in special.axes[name]:
+        # what is the same at all steps, or has but one, is at no other either
+        x = load(special, refs, name, places, rows, action=action)
+        return jnp.where(within, x, jnp.zeros((), x.dtype))
     index, mask, shape = [], True, ()
     t = t if t is None else countable(special, t)
     for axis in special.axes[name]:
@@ -248,7 +252,6 @@ def load_one(special, i, refs, places, rows, t):
     name, flag = code.sources[i], code.flag[i]
     stored = (t >= 0) & (t < special.steps)
     x = load(special, refs, name, places, rows, t, stored)
-    x = jnp.where(stored, x, jnp.zeros((), x.dtype))
     if code.edge[i] < 0:
         return converted(x, flag, dtype)
     return jnp.where(stored, converted(x, flag, dtype), edge_of(special, i, refs, places, rows))

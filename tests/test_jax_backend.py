@@ -37,7 +37,7 @@ each_method = pytest.mark.parametrize("method", ["vectorised", "kernels"])
 # Small enough for interpret mode, and yet more than one of everything: programs, segments, blocks, steps of a block.
 TINY = {
     "batch-major": Plan("rows", rows=2, positions=1, steps=4, segments=2, blocks=2),
-    "time-major": Plan("columns", rows=2, positions=2, steps=1, segments=3, blocks=2, band=2),
+    "time-major": Plan("columns", rows=2, positions=2, steps=1, segments=3, blocks=2, band=2, reread=True),
 }
 WHOLE = {
     "batch-major": Plan("rows", rows=2, positions=2, steps=4, segments=1, blocks=2),
@@ -147,6 +147,25 @@ def test_whole_arrays(recurrence, variant, layout):
 def test_kernels(recurrence, variant, layout, chosen):
     arguments = draw(recurrence, variant, shape_of(layout), TIME_AXIS[layout])
     agree(recurrence, arguments, with_plan(recurrence, in_jax(arguments), chosen))
+
+
+@each(covering)
+def test_a_window_of_one_step_has_no_neighbours(recurrence, variant):
+    """Time is an axis of size 1 then, which kernels are not told of. Episodes end there, which no other step is to hear of."""
+    layout = list(TIME_AXIS)[len(variant.given) % 2]
+    arguments = draw(recurrence, variant, {"batch-major": (ROWS, 1), "time-major": (1, ROWS)}[layout], TIME_AXIS[layout])
+    arguments |= {name: np.ones_like(arguments[name]) for name in ("terminated",) if arguments.get(name) is not None}
+    agree(recurrence, arguments, jax_pallas.run(recurrence, in_jax(arguments), method="kernels"))
+
+
+def test_gradients_of_a_window_of_one_step():
+    """Nothing comes before the only step that its factor could carry on; y_0 = a_0."""
+    addend, factor = jnp.array([[3.0], [5]]), jnp.full((2, 1), 0.5)
+
+    def total(factor):
+        return jax_pallas.run(RECURRENCES["affine_scan"], {"addend": addend, "factor": factor}, method="kernels").sum()
+
+    assert jax.grad(total)(factor).tolist() == [[0], [0]]
 
 
 def richest(recurrence):

@@ -56,10 +56,10 @@ def prepared_call(recurrence, given, chosen=None):
 PLANS = {
     "rows": Plan("rows", rows=1, positions=2, steps=4, segments=2, blocks=1),
     "rows of several tiles": Plan("rows", rows=2, positions=1, steps=4, segments=2, blocks=2),
-    "columns": Plan("columns", rows=2, positions=2, steps=2, segments=2, blocks=2, band=2),
-    "columns of one tile each": Plan("columns", rows=4, positions=4, steps=1, segments=4, blocks=1, band=4),
+    "columns": Plan("columns", rows=2, positions=2, steps=2, segments=2, blocks=2, band=2, reread=True),
+    "columns of one tile each": Plan("columns", rows=4, positions=4, steps=1, segments=4, blocks=1, band=4, reread=True),
     "rows of two tiles a turn": Plan("rows", rows=2, positions=1, steps=4, segments=2, blocks=2, turn=2),
-    "columns of two tiles a turn": Plan("columns", rows=2, positions=2, steps=1, segments=2, blocks=4, turn=2, abreast=2, band=2),
+    "columns of two tiles a turn": Plan("columns", rows=2, positions=2, steps=1, segments=2, blocks=4, turn=2, abreast=2, band=2, reread=True),
     "columns in bands": Plan("columns", rows=4, positions=2, steps=2, segments=2, blocks=2, band=2),
 }
 SPLITS = [
@@ -86,6 +86,16 @@ def test_rows_split_over_programs(recurrence, variant, name, steps, device):
     assert wrong(problem, results) is None
     again = as_numpy(prepared({**call.arrays, **call.numbers}))
     assert all(np.array_equal(one, two, equal_nan=True) for one, two in zip(results, again, strict=True))
+
+
+@each_recurrence
+@pytest.mark.parametrize("name", [name for name, plan in PLANS.items() if plan.layout == "columns"])
+def test_what_trails_the_scan_is_read_again_or_handed_on_and_the_bits_are_the_same(recurrence, name, device):
+    variant = variants(recurrence, ("per step",))[-1]
+    call = check(recurrence, tensors(draw(recurrence, variant, (13, 3), 0, seed=4), device), Tensors())
+    made = [Prepared(call, dataclasses.replace(PLANS[name], reread=reread))({**call.arrays, **call.numbers}) for reread in (True, False)]
+    for one, other in zip(*map(as_numpy, made), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 # Lanes take neighbouring steps where actions are more than one load.
