@@ -588,8 +588,9 @@ def baseline_entries(every: Sequence[Baseline], shapes: Sequence[tuple[int, int]
 def run(wanted: Plan, found: Found, jobs: int, folder: Path, progress: Callable[[str], None]) -> Iterator[None]:
     """Adds to `found` what it has not, and hands over before it begins and after each part."""
     yield
-    have = {row.key for row in found.rows}
-    missing = [entry for entry in wanted.entries if entry.row().key not in have]
+    # in two groups the same has two targets
+    have = {(row.group, row.key) for row in found.rows}
+    missing = [entry for entry in wanted.entries if (entry.group, entry.row().key) not in have]
     if jobs > 1:
         prepare_all(missing, jobs, folder, progress)
     bench = Bench(folder)

@@ -497,6 +497,18 @@ def test_nothing_is_counted_without_a_profiler(monkeypatch, capsys):
     assert "ncu, is not on the path" in capsys.readouterr().err
 
 
+def test_what_was_timed_in_another_group_is_timed_again(monkeypatch, tmp_path):
+    """It is the same, but has another target."""
+    workload = Workload("gae", 16384, 128)
+    entries = [Entry(group, dataclasses.replace(workload, target=group), "torch", "cpu") for group in ("medium", "short")]
+    monkeypatch.setattr(bench.Bench, "row", lambda self, entry: entry.row())
+    found = Found({}, rows=[entries[0].row()])
+    plan = bench.Plan("cpu", entries, calls=False, updates=(), skipped={})
+    for _ in range(2):
+        list(bench.run(plan, found, 1, tmp_path, lambda what: None))
+        assert [(row.group, row.target) for row in found.rows] == [("medium", "medium"), ("short", "short")]
+
+
 def test_there_is_a_benchmark_to_add_to(tmp_path, capsys):
     assert command.main(["bench", "--quick", "--add"]) == 2
     assert "--add needs the file" in capsys.readouterr().err
