@@ -259,7 +259,7 @@ def _with_little_cache(made: Plan, num_rows: int, reads: int, outputs: int, item
     # more positions there are only with a tuning by which fewer rows are many, and were not measured
     many = width == "wide" and itemsize <= 4 and made.positions <= WARP // 2
     if many and reads > 2 and made.blocks <= 2:
-        # too little is read at a time to fill the cache, and more warps are there at once than in bands
+        # there are too few tiles to load one while another is waited for: what hides that are more warps than bands have
         return made
     if many and reads > 2:
         rows = 2 * WARP if reads > 5 else WARP

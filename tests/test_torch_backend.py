@@ -88,6 +88,18 @@ def test_rows_split_over_programs(recurrence, variant, name, steps, device):
     assert all(np.array_equal(one, two, equal_nan=True) for one, two in zip(results, again, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("recurrence", "variant"), [pytest.param(r, v, id=f"{r.name}: {v}") for r in RECURRENCES.values() for v in covering(variants(r, ("per step",)))]
+)
+def test_a_window_of_one_step_has_no_neighbours(recurrence, variant, device):
+    """Episodes end there, which no other step is to hear of."""
+    shape, axis = (((3, 1), -1), ((1, 3), 0))[len(variant.given) % 2]
+    arguments = draw(recurrence, variant, shape, axis)
+    arguments |= {name: np.ones_like(arguments[name]) for name in ("terminated",) if arguments.get(name) is not None}
+    call, prepared = prepared_call(recurrence, tensors(arguments, device))
+    assert wrong(Problem("one step", str(variant), recurrence, arguments), as_numpy(prepared({**call.arrays, **call.numbers}))) is None
+
+
 @each_recurrence
 @pytest.mark.parametrize("name", [name for name, plan in PLANS.items() if plan.layout == "columns"])
 def test_what_trails_the_scan_is_read_again_or_handed_on_and_the_bits_are_the_same(recurrence, name, device):
