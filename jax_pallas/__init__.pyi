@@ -74,11 +74,12 @@ def gae(
             `valid` does not say which are. None or 'same_step' where every row is a transition. Beside `valid`, it
             only says where V of a truncated step is found, with bootstrap_value.
         valid: jax.Array [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
-        gamma: number or jax.Array. g_t, the discount: a number in [0, 1], or an array that broadcasts to the steps
-            (to the flags, where inputs have feature axes).
-        lam: number or jax.Array. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
-            gamma.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or jax.Array (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        lam: number or jax.Array (default 0.95). l_t, the trace parameter: a number in [0, 1], or an array that
+            broadcasts like gamma.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
 
     Returns:
         GAE(advantages, returns), a named tuple. advantages: A_t; returns: A_t + V_t, the value targets. Each has
@@ -147,15 +148,17 @@ def vtrace(
             `valid` does not say which are. None or 'same_step' where every row is a transition. Beside `valid`, it
             only says where V of a truncated step is found, with bootstrap_value.
         valid: jax.Array [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
-        gamma: number or jax.Array. g_t, the discount: a number in [0, 1], or an array that broadcasts to the steps
-            (to the flags, where inputs have feature axes).
-        lam: number or jax.Array. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
-            gamma.
-        rho_bar: number or None. The bar that clips w_t in the TD error (V-trace) or the advantage (Retrace); None:
-            no clip.
-        c_bar: number or None. The bar that clips w_t in the trace; None: no clip.
-        pg_rho_bar: number or None. The bar that clips w_t in the policy-gradient advantage; None: no clip.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or jax.Array (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        lam: number or jax.Array (default 1.0). l_t, the trace parameter: a number in [0, 1], or an array that
+            broadcasts like gamma.
+        rho_bar: number or None (default 1.0). The bar that clips w_t in the TD error (V-trace) or the advantage
+            (Retrace); None: no clip.
+        c_bar: number or None (default 1.0). The bar that clips w_t in the trace; None: no clip.
+        pg_rho_bar: number or None (default 1.0). The bar that clips w_t in the policy-gradient advantage; None: no
+            clip.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
 
     Returns:
         VTrace(vs, pg_advantages), a named tuple. vs: V_t + D_t, the value targets; pg_advantages: The advantages
@@ -219,14 +222,15 @@ def retrace(
         truncated: jax.Array [.., T], any type, nonzero is True. x_t: the episode was cut after this transition;
             s'_t is an ordinary state. Default: never.
         valid: jax.Array [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
-        gamma: number or jax.Array. g_t, the discount: a number in [0, 1], or an array that broadcasts to the steps
-            (to the flags, where inputs have feature axes).
-        lam: number or jax.Array. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
-            gamma.
-        c_bar: number or None. The bar that clips w_t in the trace; None: no clip.
-        rho_bar: number or None. The bar that clips w_t in the TD error (V-trace) or the advantage (Retrace); None:
-            no clip.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or jax.Array (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        lam: number or jax.Array (default 1.0). l_t, the trace parameter: a number in [0, 1], or an array that
+            broadcasts like gamma.
+        c_bar: number or None (default 1.0). The bar that clips w_t in the trace; None: no clip.
+        rho_bar: number or None (default 1.0). The bar that clips w_t in the TD error (V-trace) or the advantage
+            (Retrace); None: no clip.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
 
     Returns:
         Retrace(targets, advantages), a named tuple. targets: q_t + D_t, the action-value targets; advantages: The
@@ -288,11 +292,12 @@ def lambda_returns(
             `valid` does not say which are. None or 'same_step' where every row is a transition. Beside `valid`, it
             only says where V of a truncated step is found, with bootstrap_value.
         valid: jax.Array [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
-        gamma: number or jax.Array. g_t, the discount: a number in [0, 1], or an array that broadcasts to the steps
-            (to the flags, where inputs have feature axes).
-        lam: number or jax.Array. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
-            gamma.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or jax.Array (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        lam: number or jax.Array (default 0.95). l_t, the trace parameter: a number in [0, 1], or an array that
+            broadcasts like gamma.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
 
     Returns:
         returns: G_t. Each has the shape of rewards; float64 for float64 inputs, else float32.
@@ -352,9 +357,10 @@ def discounted_returns(
             `valid` does not say which are. None or 'same_step' where every row is a transition. Beside `valid`, it
             only says where V of a truncated step is found, with bootstrap_value.
         valid: jax.Array [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
-        gamma: number or jax.Array. g_t, the discount: a number in [0, 1], or an array that broadcasts to the steps
-            (to the flags, where inputs have feature axes).
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or jax.Array (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
 
     Returns:
         returns: G_t. Each has the shape of rewards; float64 for float64 inputs, else float32.
@@ -399,11 +405,12 @@ def eligibility_traces(
         valid: jax.Array [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
         initial: jax.Array [..], the shape of inputs without time, float16, bfloat16, float32 or float64. What flows
             into the first step of the scan, as it is: the state beyond the window. Default: 0.
-        gamma: number or jax.Array. g_t, the discount: a number in [0, 1], or an array that broadcasts to the steps
-            (to the flags, where inputs have feature axes).
-        lam: number or jax.Array. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
-            gamma.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or jax.Array (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        lam: number or jax.Array (default 0.95). l_t, the trace parameter: a number in [0, 1], or an array that
+            broadcasts like gamma.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
 
     Returns:
         traces: z_t. Each has the shape of inputs; float64 for float64 inputs, else float32.
@@ -449,7 +456,8 @@ def episodic_prefix_sum(
         valid: jax.Array [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
         initial: jax.Array [..], the shape of inputs without time, float16, bfloat16, float32 or float64. What flows
             into the first step of the scan, as it is: the state beyond the window. Default: 0.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
 
     Returns:
         sums: C_t. Each has the shape of inputs; float64 for float64 inputs, else float32.
@@ -483,12 +491,13 @@ def affine_scan(
 
     Args:
         addend: jax.Array [.., T], float16, bfloat16, float32 or float64. What each step adds.
-        factor: number or jax.Array. What each step multiplies the state by: a number, a 0-d array, or an array of
-            addend's shape.
+        factor: number or jax.Array (default <class 'inspect._empty'>). What each step multiplies the state by: a
+            number, a 0-d array, or an array of addend's shape.
         initial: jax.Array [..], the shape of addend without time, float16, bfloat16, float32 or float64. What flows
             into the first step of the scan, as it is: the state beyond the window. Default: 0.
-        reverse: bool. True: from the last step to the first.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        reverse: bool (default False). True: from the last step to the first.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
 
     Returns:
         y: y_t. Each has the shape of addend; float64 for float64 inputs, else float32.

@@ -22,7 +22,7 @@ UNROLL = 8
 class Arrays:
     """What the validator asks."""
 
-    name = "jax.Array"
+    name, maker = "jax.Array", "jax.numpy.asarray"
 
     def is_array(self, x: Any) -> bool:
         return isinstance(x, jax.Array)

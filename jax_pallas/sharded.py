@@ -102,7 +102,9 @@ def split_rows(function: Callable[..., Outs], axes: tuple[Axes, ...], *out_axes:
     on_each = custom_partitioning(function)
 
     def partition(mesh: Any, operands: Any, results: Any) -> Any:
-        over = {axis: names for axis, names in zip(out_axes[0], results[0].sharding.spec, strict=True) if axis is not None}
+        # where an array is on one device and the mesh has more, XLA names no axes of it: then each device has all rows
+        spec = getattr(results[0].sharding, "spec", (None,) * len(out_axes[0]))
+        over = {axis: names for axis, names in zip(out_axes[0], spec, strict=True) if axis is not None}
 
         def laid_out(own: Axes) -> NamedSharding:
             return NamedSharding(mesh, PartitionSpec(*(over.get(axis) for axis in own)))

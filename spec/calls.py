@@ -24,6 +24,7 @@ class ArrayLibrary(Protocol):
     """What the validator asks about an array."""
 
     name: str
+    maker: str  # what makes an array of another library's, as its users call it
 
     def is_array(self, x: Any) -> bool: ...
     def shape(self, x: Any) -> tuple[int, ...]: ...
@@ -154,7 +155,9 @@ class _Checker:
         elif argument.shape in ("parameter", "number") and not self.library.is_array(value):
             self.check_number(argument, value)
         elif argument.shape == "number" or not self.library.is_array(value):
-            raise self.wrong(TypeError, name, f"is a {self.type_of(value)}; wanted {self.wanted(argument)}{STATIC * self.library.is_traced(value)}")
+            traced = self.library.is_traced(value)
+            instead = STATIC if traced else f"; {self.library.maker} makes one" if argument.shape != "number" and hasattr(value, "__array__") else ""
+            raise self.wrong(TypeError, name, f"is a {self.type_of(value)}; wanted {self.wanted(argument)}{instead}")
         elif what := self.library.not_dense(value):
             raise self.wrong(TypeError, name, f"is {what}; wanted a dense (strided) {self.library.name}")
         else:
@@ -244,8 +247,9 @@ class _Checker:
                 continue
             number = self.arguments[name].shape == "parameter" and not self.shapes[name]
             if dtype not in FLOATS:
-                instead = f"{STATIC}, or pass a float" if number and self.library.is_traced(array) else ""
-                raise self.wrong(TypeError, name, f"is {dtype}; wanted one of {', '.join(FLOATS)}{instead}")
+                traced = number and self.library.is_traced(array)
+                instead = "a number that is traced is an array of its type: pass a float" if traced else "convert it (nothing is cast silently)"
+                raise self.wrong(TypeError, name, f"is {dtype}; wanted one of {', '.join(FLOATS)}; {instead}")
             if not number and (dtype == "float64") != wide:
                 theirs = self.library.dtype(self.arrays[frame])
                 raise self.wrong(TypeError, name, f"is {dtype} and {frame} is {theirs}; wanted all float64 or none (nothing is cast silently)")

@@ -49,14 +49,16 @@ def shape_of(recurrence: Recurrence, argument: Argument, array: str) -> str:
     dtype = "any type, nonzero is True" if argument.flag else "float16, bfloat16, float32 or float64"
     if argument.name == frame:
         return f"{array} [.., T{', features..' if argument.shape == 'inputs' else ''}], {dtype}"
+    default = recurrence.defaults.get(argument.name)
+    without = "" if default is None else f" (default {default!r})"
     return {
         "steps": f"{array} [.., T], {dtype}",
         "inputs": f"{array} [.., T, features..], {dtype}",
         "row": f"{array} [..], the shape of {frame} without time, {dtype}",
         "actions": f"{array} [.., T, A], {dtype}",
-        "parameter": f"number or {array}",
-        "number": "number or None",
-        "option": {"time_axis": "int", "reverse": "bool"}.get(argument.name, "str or None"),
+        "parameter": f"number or {array}{without}",
+        "number": f"number or None{without}",
+        "option": {"time_axis": "int", "reverse": "bool"}.get(argument.name, "str or None") + without,
     }[argument.shape]
 
 

@@ -21,7 +21,7 @@ __all__ = ["run", *RECURRENCES]  # pyright: ignore[reportUnsupportedDunderAll]
 class NumPyArrays:
     """What the validator asks, of NumPy arrays."""
 
-    name = "numpy.ndarray"
+    name, maker = "numpy.ndarray", "numpy.asarray"
 
     def is_array(self, x: Any) -> bool:
         return isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray)  # a mask is none of ours: pass `valid`

@@ -32,6 +32,7 @@ __all__ = ["affine_scan", "discounted_returns", "eligibility_traces", "episodic_
 
 class NumPyArrays:
     name: str
+    maker: str
     def is_array(self, x: Any) -> bool: ...
     def shape(self, x: np.ndarray) -> tuple[int, ...]: ...
     def dtype(self, x: np.ndarray) -> str: ...
@@ -97,11 +98,12 @@ def gae(
             `valid` does not say which are. None or 'same_step' where every row is a transition. Beside `valid`, it
             only says where V of a truncated step is found, with bootstrap_value.
         valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
-        gamma: number or numpy.ndarray. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            steps (to the flags, where inputs have feature axes).
-        lam: number or numpy.ndarray. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
-            gamma.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or numpy.ndarray (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        lam: number or numpy.ndarray (default 0.95). l_t, the trace parameter: a number in [0, 1], or an array that
+            broadcasts like gamma.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
 
     Returns:
         GAE(advantages, returns), a named tuple. advantages: A_t; returns: A_t + V_t, the value targets. Each has
@@ -171,15 +173,17 @@ def vtrace(
             `valid` does not say which are. None or 'same_step' where every row is a transition. Beside `valid`, it
             only says where V of a truncated step is found, with bootstrap_value.
         valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
-        gamma: number or numpy.ndarray. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            steps (to the flags, where inputs have feature axes).
-        lam: number or numpy.ndarray. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
-            gamma.
-        rho_bar: number or None. The bar that clips w_t in the TD error (V-trace) or the advantage (Retrace); None:
-            no clip.
-        c_bar: number or None. The bar that clips w_t in the trace; None: no clip.
-        pg_rho_bar: number or None. The bar that clips w_t in the policy-gradient advantage; None: no clip.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or numpy.ndarray (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        lam: number or numpy.ndarray (default 1.0). l_t, the trace parameter: a number in [0, 1], or an array that
+            broadcasts like gamma.
+        rho_bar: number or None (default 1.0). The bar that clips w_t in the TD error (V-trace) or the advantage
+            (Retrace); None: no clip.
+        c_bar: number or None (default 1.0). The bar that clips w_t in the trace; None: no clip.
+        pg_rho_bar: number or None (default 1.0). The bar that clips w_t in the policy-gradient advantage; None: no
+            clip.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
 
     Returns:
         VTrace(vs, pg_advantages), a named tuple. vs: V_t + D_t, the value targets; pg_advantages: The advantages
@@ -243,14 +247,15 @@ def retrace(
         truncated: numpy.ndarray [.., T], any type, nonzero is True. x_t: the episode was cut after this transition;
             s'_t is an ordinary state. Default: never.
         valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
-        gamma: number or numpy.ndarray. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            steps (to the flags, where inputs have feature axes).
-        lam: number or numpy.ndarray. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
-            gamma.
-        c_bar: number or None. The bar that clips w_t in the trace; None: no clip.
-        rho_bar: number or None. The bar that clips w_t in the TD error (V-trace) or the advantage (Retrace); None:
-            no clip.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or numpy.ndarray (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        lam: number or numpy.ndarray (default 1.0). l_t, the trace parameter: a number in [0, 1], or an array that
+            broadcasts like gamma.
+        c_bar: number or None (default 1.0). The bar that clips w_t in the trace; None: no clip.
+        rho_bar: number or None (default 1.0). The bar that clips w_t in the TD error (V-trace) or the advantage
+            (Retrace); None: no clip.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
 
     Returns:
         Retrace(targets, advantages), a named tuple. targets: q_t + D_t, the action-value targets; advantages: The
@@ -313,11 +318,12 @@ def lambda_returns(
             `valid` does not say which are. None or 'same_step' where every row is a transition. Beside `valid`, it
             only says where V of a truncated step is found, with bootstrap_value.
         valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
-        gamma: number or numpy.ndarray. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            steps (to the flags, where inputs have feature axes).
-        lam: number or numpy.ndarray. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
-            gamma.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or numpy.ndarray (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        lam: number or numpy.ndarray (default 0.95). l_t, the trace parameter: a number in [0, 1], or an array that
+            broadcasts like gamma.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
 
     Returns:
         returns: G_t. Each has the shape of rewards; always float64.
@@ -378,9 +384,10 @@ def discounted_returns(
             `valid` does not say which are. None or 'same_step' where every row is a transition. Beside `valid`, it
             only says where V of a truncated step is found, with bootstrap_value.
         valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
-        gamma: number or numpy.ndarray. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            steps (to the flags, where inputs have feature axes).
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or numpy.ndarray (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
 
     Returns:
         returns: G_t. Each has the shape of rewards; always float64.
@@ -425,11 +432,12 @@ def eligibility_traces(
         valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
         initial: numpy.ndarray [..], the shape of inputs without time, float16, bfloat16, float32 or float64. What
             flows into the first step of the scan, as it is: the state beyond the window. Default: 0.
-        gamma: number or numpy.ndarray. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            steps (to the flags, where inputs have feature axes).
-        lam: number or numpy.ndarray. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
-            gamma.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or numpy.ndarray (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        lam: number or numpy.ndarray (default 0.95). l_t, the trace parameter: a number in [0, 1], or an array that
+            broadcasts like gamma.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
 
     Returns:
         traces: z_t. Each has the shape of inputs; always float64.
@@ -475,7 +483,8 @@ def episodic_prefix_sum(
         valid: numpy.ndarray [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
         initial: numpy.ndarray [..], the shape of inputs without time, float16, bfloat16, float32 or float64. What
             flows into the first step of the scan, as it is: the state beyond the window. Default: 0.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
 
     Returns:
         sums: C_t. Each has the shape of inputs; always float64.
@@ -509,12 +518,13 @@ def affine_scan(
 
     Args:
         addend: numpy.ndarray [.., T], float16, bfloat16, float32 or float64. What each step adds.
-        factor: number or numpy.ndarray. What each step multiplies the state by: a number, a 0-d array, or an array
-            of addend's shape.
+        factor: number or numpy.ndarray (default <class 'inspect._empty'>). What each step multiplies the state by:
+            a number, a 0-d array, or an array of addend's shape.
         initial: numpy.ndarray [..], the shape of addend without time, float16, bfloat16, float32 or float64. What
             flows into the first step of the scan, as it is: the state beyond the window. Default: 0.
-        reverse: bool. True: from the last step to the first.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        reverse: bool (default False). True: from the last step to the first.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
 
     Returns:
         y: y_t. Each has the shape of addend; always float64.

@@ -130,6 +130,20 @@ def check_mixed(kind: AxisType, method: Any) -> None:
     assert made.sharding.is_equivalent_to(given[0].sharding, 2), made.sharding
 
 
+def check_on_one_device(method: Any) -> None:
+    """Arrays that were there before the mesh, for whose sharding XLA has no names."""
+    given = *map(jnp.asarray, window()), jnp.float32(0.5)
+
+    def total(rewards, bootstrap, gamma):
+        return gae(method, rewards, bootstrap, gamma).sum()
+
+    derivatives = jax.value_and_grad(total, (0, 1, 2))
+    wanted = derivatives(*given)
+    with jax.set_mesh(mesh_of(AxisType.Auto)):
+        for function in (derivatives, jax.jit(derivatives)):
+            jax.tree.map(np.testing.assert_array_equal, function(*given), wanted)
+
+
 def check_transformed(kind: AxisType, method: Any) -> None:
     """More rows by `jax.vmap`, twice and in a loop, on a mesh of two axes: of rows that were added, and of rows that were there; or of the latter alone."""
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("more", "rows"), axis_types=(kind,) * 2)
@@ -246,6 +260,8 @@ def main() -> None:
         check_time(kind, method)
         check_mixed(kind, method)
         check_transformed(kind, method)
+    for method in ("vectorised", "kernels"):
+        check_on_one_device(method)
     check_mapped_over_all_of_a_mesh()
     check_kernels_on_explicit_axes()
     for is_given_valid in (False, True):

@@ -182,6 +182,7 @@ def check_errors(mesh: Any) -> None:
     refuses(TypeError, "gae: next_values is a torch.Tensor beside DTensors", lambda: gae(next_values=x))
     refuses(TypeError, "gae: gamma is a torch.Tensor beside DTensors", lambda: gae(gamma=torch.tensor(0.5)))
     refuses(TypeError, "gae: rewards is a torch.Tensor beside DTensors", lambda: gae(x))
+    refuses(TypeError, "gae: .* is inside of torch.func, beside DTensors", lambda: torch.func.grad(lambda v: gae(values=v).advantages.sum())(rows))
     refuses(ValueError, "gae: out was given beside arguments that are DTensors", lambda: gae(out=gae()))
     plain = {"rewards": x, "values": x, "terminated": x, "next_values": x}
     refuses(TypeError, "gae: out has for advantages a DTensor, whose memory is not its own", lambda: torch_triton.gae(**plain, out=gae()))

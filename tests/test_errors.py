@@ -92,7 +92,8 @@ def wrong_arrays(recurrence, argument) -> Iterator[tuple[str, Any, type[Exceptio
     yield "a string", "values", TypeError, "is a builtins.str; wanted"
     yield "complex", right.astype(np.complex64), TypeError, "is complex64; wanted"
     if not argument.flag:
-        yield "of integers", right.astype(np.int32), TypeError, "is int32; wanted one of float16, bfloat16, float32, float64"
+        floats = r"float16, bfloat16, float32, float64; convert it \(nothing is cast silently\)$"
+        yield "of integers", right.astype(np.int32), TypeError, f"is int32; wanted one of {floats}"
         yield "of flags", right > 0, TypeError, "is bool; wanted"
     if not argument.flag and not is_frame:
         yield "wider", right.astype(np.float64), TypeError, f"is float64 and {recurrence.frame.name} is float32; wanted all float64 or none"
@@ -395,8 +396,8 @@ def test_what_must_be_static_is_named_under_jit():
     ]:
         arguments = {other: jax.numpy.asarray(x) if isinstance(x, np.ndarray) else x for other, x in good(RECURRENCES[op]).items()}
         function = jax.jit(lambda x, op=op, name=name, arguments=arguments: getattr(module, op)(**arguments | {name: x}))
-        floats = ", or pass a float" if "float16" in words else ""
-        with pytest.raises(TypeError, match=rf"^{op}: {name} {words}{static}{floats}(\n|$)"):  # JAX adds lines of its own
+        floats = "; a number that is traced is an array of its type: pass a float" if "float16" in words else ""
+        with pytest.raises(TypeError, match=rf"^{op}: {name} {words}{floats or static}(\n|$)"):  # JAX adds lines of its own
             function(value)
         if floats:
             function(float(value))

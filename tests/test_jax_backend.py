@@ -412,7 +412,7 @@ def test_the_gradient_of_whole_arrays_is_the_adjoint(rows):
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
-        ({"rewards": np.zeros((3, 7), np.float32)}, TypeError, "gae: rewards is a numpy.ndarray; wanted a jax.Array"),
+        ({"rewards": np.zeros((3, 7), np.float32)}, TypeError, "gae: rewards is a numpy.ndarray; wanted a jax.Array; jax.numpy.asarray makes one"),
         ({"values": jnp.zeros((3, 1))}, ValueError, r"gae: values has shape \(3, 1\); wanted the shape of rewards, \(3, 7\)"),
         ({"gamma": 1.5}, ValueError, r"gae: gamma is 1.5; wanted a number in \[0, 1\] or a jax.Array"),
         ({"rewards": jnp.zeros((3, 7), int)}, TypeError, "gae: rewards is int32; wanted one of float16, bfloat16, float32, float64"),

@@ -599,8 +599,10 @@ def test_places_that_results_can_t_be_written_to(change, error, words, device):
         torch_triton.gae(**given, out=first)
         with torch.autograd.forward_ad.dual_level():
             dual = given | {"rewards": torch.autograd.forward_ad.make_dual(given["rewards"], given["rewards"])}
-            with pytest.raises(ValueError, match="gae: out was given where a gradient is wanted"):
+            with pytest.raises(ValueError, match=r"gae: out was given where a gradient is wanted; pass none$"):
                 torch_triton.gae(**dual, out=first)
+        with pytest.raises(ValueError, match=r"gae: out was given inside of torch\.func, whose results are new; pass none"):
+            torch.func.vmap(lambda gamma: torch_triton.gae(**given | {"gamma": gamma}, out=first).advantages)(torch.ones(2))
     with torch.inference_mode():
         made = torch_triton.gae(**given)
         torch_triton.gae(**given, out=made)

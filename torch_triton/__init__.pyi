@@ -81,11 +81,12 @@ def gae(
             `valid` does not say which are. None or 'same_step' where every row is a transition. Beside `valid`, it
             only says where V of a truncated step is found, with bootstrap_value.
         valid: torch.Tensor [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
-        gamma: number or torch.Tensor. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            steps (to the flags, where inputs have feature axes).
-        lam: number or torch.Tensor. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
-            gamma.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or torch.Tensor (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        lam: number or torch.Tensor (default 0.95). l_t, the trace parameter: a number in [0, 1], or an array that
+            broadcasts like gamma.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
         out: GAE or None. What an earlier call on arrays of these shapes, strides and dtypes returned, to write the
             results into. It has no derivative, and shares no memory with an argument.
 
@@ -158,15 +159,17 @@ def vtrace(
             `valid` does not say which are. None or 'same_step' where every row is a transition. Beside `valid`, it
             only says where V of a truncated step is found, with bootstrap_value.
         valid: torch.Tensor [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
-        gamma: number or torch.Tensor. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            steps (to the flags, where inputs have feature axes).
-        lam: number or torch.Tensor. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
-            gamma.
-        rho_bar: number or None. The bar that clips w_t in the TD error (V-trace) or the advantage (Retrace); None:
-            no clip.
-        c_bar: number or None. The bar that clips w_t in the trace; None: no clip.
-        pg_rho_bar: number or None. The bar that clips w_t in the policy-gradient advantage; None: no clip.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or torch.Tensor (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        lam: number or torch.Tensor (default 1.0). l_t, the trace parameter: a number in [0, 1], or an array that
+            broadcasts like gamma.
+        rho_bar: number or None (default 1.0). The bar that clips w_t in the TD error (V-trace) or the advantage
+            (Retrace); None: no clip.
+        c_bar: number or None (default 1.0). The bar that clips w_t in the trace; None: no clip.
+        pg_rho_bar: number or None (default 1.0). The bar that clips w_t in the policy-gradient advantage; None: no
+            clip.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
         out: VTrace or None. What an earlier call on arrays of these shapes, strides and dtypes returned, to write
             the results into. It has no derivative, and shares no memory with an argument.
 
@@ -233,14 +236,15 @@ def retrace(
         truncated: torch.Tensor [.., T], any type, nonzero is True. x_t: the episode was cut after this transition;
             s'_t is an ordinary state. Default: never.
         valid: torch.Tensor [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
-        gamma: number or torch.Tensor. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            steps (to the flags, where inputs have feature axes).
-        lam: number or torch.Tensor. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
-            gamma.
-        c_bar: number or None. The bar that clips w_t in the trace; None: no clip.
-        rho_bar: number or None. The bar that clips w_t in the TD error (V-trace) or the advantage (Retrace); None:
-            no clip.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or torch.Tensor (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        lam: number or torch.Tensor (default 1.0). l_t, the trace parameter: a number in [0, 1], or an array that
+            broadcasts like gamma.
+        c_bar: number or None (default 1.0). The bar that clips w_t in the trace; None: no clip.
+        rho_bar: number or None (default 1.0). The bar that clips w_t in the TD error (V-trace) or the advantage
+            (Retrace); None: no clip.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
         out: Retrace or None. What an earlier call on arrays of these shapes, strides and dtypes returned, to write
             the results into. It has no derivative, and shares no memory with an argument.
 
@@ -306,11 +310,12 @@ def lambda_returns(
             `valid` does not say which are. None or 'same_step' where every row is a transition. Beside `valid`, it
             only says where V of a truncated step is found, with bootstrap_value.
         valid: torch.Tensor [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
-        gamma: number or torch.Tensor. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            steps (to the flags, where inputs have feature axes).
-        lam: number or torch.Tensor. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
-            gamma.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or torch.Tensor (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        lam: number or torch.Tensor (default 0.95). l_t, the trace parameter: a number in [0, 1], or an array that
+            broadcasts like gamma.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
         out: torch.Tensor or None. What an earlier call on arrays of these shapes, strides and dtypes returned, to
             write the results into. It has no derivative, and shares no memory with an argument.
 
@@ -374,9 +379,10 @@ def discounted_returns(
             `valid` does not say which are. None or 'same_step' where every row is a transition. Beside `valid`, it
             only says where V of a truncated step is found, with bootstrap_value.
         valid: torch.Tensor [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
-        gamma: number or torch.Tensor. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            steps (to the flags, where inputs have feature axes).
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or torch.Tensor (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
         out: torch.Tensor or None. What an earlier call on arrays of these shapes, strides and dtypes returned, to
             write the results into. It has no derivative, and shares no memory with an argument.
 
@@ -424,11 +430,12 @@ def eligibility_traces(
         valid: torch.Tensor [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
         initial: torch.Tensor [..], the shape of inputs without time, float16, bfloat16, float32 or float64. What
             flows into the first step of the scan, as it is: the state beyond the window. Default: 0.
-        gamma: number or torch.Tensor. g_t, the discount: a number in [0, 1], or an array that broadcasts to the
-            steps (to the flags, where inputs have feature axes).
-        lam: number or torch.Tensor. l_t, the trace parameter: a number in [0, 1], or an array that broadcasts like
-            gamma.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        gamma: number or torch.Tensor (default 0.99). g_t, the discount: a number in [0, 1], or an array that
+            broadcasts to the steps (to the flags, where inputs have feature axes).
+        lam: number or torch.Tensor (default 0.95). l_t, the trace parameter: a number in [0, 1], or an array that
+            broadcasts like gamma.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
         out: torch.Tensor or None. What an earlier call on arrays of these shapes, strides and dtypes returned, to
             write the results into. It has no derivative, and shares no memory with an argument.
 
@@ -477,7 +484,8 @@ def episodic_prefix_sum(
         valid: torch.Tensor [.., T], any type, nonzero is True. m_t: this is a real transition. Default: all are.
         initial: torch.Tensor [..], the shape of inputs without time, float16, bfloat16, float32 or float64. What
             flows into the first step of the scan, as it is: the state beyond the window. Default: 0.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
         out: torch.Tensor or None. What an earlier call on arrays of these shapes, strides and dtypes returned, to
             write the results into. It has no derivative, and shares no memory with an argument.
 
@@ -514,12 +522,13 @@ def affine_scan(
 
     Args:
         addend: torch.Tensor [.., T], float16, bfloat16, float32 or float64. What each step adds.
-        factor: number or torch.Tensor. What each step multiplies the state by: a number, a 0-d array, or an array
-            of addend's shape.
+        factor: number or torch.Tensor (default <class 'inspect._empty'>). What each step multiplies the state by: a
+            number, a 0-d array, or an array of addend's shape.
         initial: torch.Tensor [..], the shape of addend without time, float16, bfloat16, float32 or float64. What
             flows into the first step of the scan, as it is: the state beyond the window. Default: 0.
-        reverse: bool. True: from the last step to the first.
-        time_axis: int. The time axis of the first argument (of the flags, where inputs have feature axes).
+        reverse: bool (default False). True: from the last step to the first.
+        time_axis: int (default -1). The time axis of the first argument (of the flags, where inputs have feature
+            axes).
         out: torch.Tensor or None. What an earlier call on arrays of these shapes, strides and dtypes returned, to
             write the results into. It has no derivative, and shares no memory with an argument.
 

@@ -72,7 +72,7 @@ def opaque(function: Callable[..., Any]) -> Callable[..., Any]:
 class Tensors:
     """What the validator asks."""
 
-    name = "torch.Tensor"
+    name, maker = "torch.Tensor", "torch.as_tensor"
 
     def is_array(self, x: Any) -> bool:
         return isinstance(x, torch.Tensor) and not isinstance(x, MaskedTensor)  # a mask is none of ours: pass `valid`

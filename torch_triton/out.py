@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from rlscan.spec.recurrences import Recurrence
-from rlscan.torch_triton.arrays import Outs, Tensors, is_differentiated
+from rlscan.torch_triton._private import is_transformed
+from rlscan.torch_triton.arrays import Outs, Tensors, in_forward_mode, is_differentiated
 
 _TENSORS = Tensors()
 
@@ -36,8 +37,11 @@ def check_out(recurrence: Recurrence, out: Any, like: torch.Tensor, device: torc
                 raise wrong(kind, f"has for {names[number]} a tensor of {what} {got}; wanted {want}, as of a fresh result")
         if one.is_inference() and not torch.is_inference_mode_enabled():
             raise wrong(ValueError, f"has for {names[number]} a tensor of torch.inference_mode(), which can be written to only there")
+    if any(map(is_transformed, (*outs, *tensors))):
+        raise wrong(ValueError, "was given inside of torch.func, whose results are new; pass none")
     if any(map(is_differentiated, (*outs, *tensors))):
-        raise wrong(ValueError, "was given where a gradient is wanted; pass none, or call under torch.no_grad()")
+        instead = "" if in_forward_mode() else ", or call under torch.no_grad()"
+        raise wrong(ValueError, f"was given where a gradient is wanted; pass none{instead}")
     if like.numel() == 0:
         return outs
     ranges = [*map(_range, outs), *[_range(x) for x in tensors if x.numel() and x.device == device]]

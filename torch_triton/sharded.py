@@ -9,6 +9,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from rlscan.spec.calls import Call
 from rlscan.spec.geometry import axes_of
+from rlscan.torch_triton._private import is_transformed
 from rlscan.torch_triton.arrays import Outs
 
 Layout = tuple[Any, list[int | None]]
@@ -48,6 +49,8 @@ def _layout(call: Call) -> Layout:
         return kind(f"{call.recurrence.name}: {name} {what}")
 
     for name, array in call.arrays.items():
+        if not isinstance(array, DTensor) and is_transformed(array):
+            raise wrong(TypeError, name, "is inside of torch.func, beside DTensors, which have gradients by torch.autograd alone; call it on local tensors")
         if not isinstance(array, DTensor):
             raise wrong(
                 TypeError, name, "is a torch.Tensor beside DTensors; wanted a DTensor too: distribute_tensor makes one, with Replicate where all need it"
