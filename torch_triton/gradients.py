@@ -125,6 +125,11 @@ def pulled_back(
             return {}
         at, came_in = [arrays[name] for name in wanted], [gradients[name] for name in outputs]
         found = torch.autograd.grad([results[name] for name in outputs], at, came_in, create_graph=create_graph, allow_unused=True)
+        if create_graph and 0 in call.shape:
+            # a gradient of what has no elements is 0 whatever is given, and yet is to have one itself
+            total, never = _total(WholeTensors(call.dtype, call.device), call.with_arrays(arrays)), torch.zeros((), dtype=torch.bool, device=call.device)
+            nothing = torch.where(never, total, 0.0)
+            found = tuple(gradient if gradient is None else gradient + nothing.to(gradient.dtype) for gradient in found)
     return dict(zip(wanted, found, strict=True))
 
 
@@ -132,9 +137,7 @@ def finite(call: Call, scan: Scan) -> Outs:
     """The outputs as differentiable functions of all arrays, right to within rounding where no number is infinite or NaN."""
     library = WholeTensors(call.dtype, call.device)
     if any(map(is_empty, call.arrays.values())):
-        sums = torch.stack([library.number(array.sum()) for array in call.arrays.values()]).sum()
-        # a function that has derivatives of any order, for a gradient is to have one
-        nothing = torch.sin(torch.nan_to_num(sums, 0.0, 0.0, 0.0))
+        nothing = _total(library, call)
         return tuple(nothing.expand(call.shape) for _ in call.recurrence.output_names)
     steps = FiniteSteps(call, library)
 
@@ -144,6 +147,11 @@ def finite(call: Call, scan: Scan) -> Outs:
         return steps.finite(_AffineScan.apply(alpha, beta, seed, backward, scan))
 
     return by_torch(steps, differentiable)
+
+
+def _total(library: WholeTensors, call: Call) -> torch.Tensor:
+    """Of all that is given."""
+    return torch.stack([library.number(array.sum()) for array in call.arrays.values()]).sum()
 
 
 def _plainly(exact: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
