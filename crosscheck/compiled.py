@@ -146,7 +146,7 @@ def compile_pallas(build: Build) -> tuple[Call, Plan, list[tuple[str, Any, tuple
     # a dictionary's items come to a kernel in the order of their names
     inputs = sorted({*code.sources, *code.edges, *([call.wiring.seed] if call.wiring.seed else ())})
     kernels = []
-    for op in kernels_within(module):
+    for op in kernels_within(module.operation):
         config = op.attributes["mhlo.backend_config"]
         name = config["name"].value.removeprefix(f"rlscan_{recurrence.name}_")
         between = len(op.operands) - len(inputs)
@@ -161,14 +161,10 @@ def compile_pallas(build: Build) -> tuple[Call, Plan, list[tuple[str, Any, tuple
     return call, launch._plan(call), kernels
 
 
-def kernels_within(module: Any) -> list[Any]:
-    """The calls of Triton kernels within a module that was lowered for CUDA, in order."""
-    return _kernels_within(module.operation)
-
-
-def _kernels_within(op: Any) -> list[Any]:
+def kernels_within(op: Any) -> list[Any]:
+    """The calls of Triton kernels within an operation that was lowered for CUDA, such as a module, in order."""
     found = [op] if op.name == "stablehlo.custom_call" and "triton" in str(op.attributes["call_target_name"]) else []
-    return found + [call for region in op.regions for block in region for inner in block for call in _kernels_within(inner.operation)]
+    return found + [call for region in op.regions for block in region for inner in block for call in kernels_within(inner.operation)]
 
 
 @dataclasses.dataclass(frozen=True)

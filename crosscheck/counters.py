@@ -134,7 +134,6 @@ def main(wanted: str, done: str) -> None:
         launches.append((launched_by_jax if framework == "jax" else launched_by_torch)(function, operands))
         torch.cuda.profiler.start()
         engine.finish(function(operands))
-        torch.cuda.synchronize()
         torch.cuda.profiler.stop()
     Path(done).write_text(json.dumps(launches), encoding="utf-8")
 
@@ -162,7 +161,7 @@ def launched_by_jax(function: Any, operands: Mapping[str, Any]) -> int:
     """How many kernels of ours such a call starts; it is jitted."""
     from rlscan.crosscheck.compiled import kernels_within
 
-    return len(kernels_within(function.lower(operands).compiler_ir()))
+    return len(kernels_within(function.lower(operands).compiler_ir().operation))
 
 
 if __name__ == "__main__":

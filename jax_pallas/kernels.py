@@ -257,16 +257,21 @@ def load_one(special, i, refs, places, rows, t):
     return jnp.where(stored, converted(x, flag, dtype), edge_of(special, i, refs, places, rows))
 
 
+def trailing_reads(which, code):
+    """Those that a pass has: where valid steps are found, nothing else is read."""
+    return [] if which == "nearest" else code.trails
+
+
 def load_tile(which, special, refs, places, rows, q, wanted):
     """What is read at places known beforehand and not in registers anyway, as it is stored: the steps of each such read.
 
     If the plan says so, what trails the scan has a value at the step before the first, where there is one.
     """
     code = special.code
-    ts = times(special, q)
+    ts, trails = times(special, q), trailing_reads(which, code)
     loaded = {}
     for i, at in enumerate(code.at):
-        if code.behind[i] >= 0 and at != NEAREST and special.plan.reread and which != "nearest":
+        if i in trails and special.plan.reread:
             t = time(special, q - 1)
             loaded[i] = [load(special, refs, code.sources[i], places, rows, t, _both(_both(q > 0, in_window(special, t)), wanted))]
         if code.behind[i] >= 0 or (which == "nearest" and i != code.valid_taps[0]):
@@ -543,7 +548,7 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
     first = q + position * steps
     # numbers, what has no time, and what a read that trails the scan holds before the first step: of the segment, or of the window if the rest is read again
     fixed = {i: converted(load(special, refs, code.sources[i], places, rows), code.flag[i], dtype) for i in reads_of if code.at[i] in (NUMBER, ROW)}
-    trails = [i for i in reads_of if code.behind[i] >= 0 and code.at[i] != NEAREST and which != "nearest"]
+    trails = trailing_reads(which, code)
     if plan.reread:
         trailing = [jnp.broadcast_to(edge_of(special, i, refs, places, rows), lanes) if code.edge[i] >= 0 else None for i in trails]
     else:

@@ -258,10 +258,10 @@ def _with_little_cache(made: Plan, num_rows: int, reads: int, outputs: int, item
     """
     # more positions there are only with a tuning by which fewer rows are many, and were not measured
     many = width == "wide" and itemsize <= 4 and made.positions <= WARP // 2
-    if many and reads > 2 and made.blocks <= 2:
-        # there are too few tiles to load one while another is waited for: what hides that are more warps than bands have
-        return made
     if many and reads > 2:
+        if made.blocks <= 2:
+            # there are too few tiles to load one while another is waited for: what hides that are more warps than bands have
+            return made
         rows = 2 * WARP if reads > 5 else WARP
         # within a warp handing on is cheap, and loads for two outputs are what it has registers to spare for
         return dataclasses.replace(made, rows=rows, abreast=2, turn=1, band=min(rows, 2 * WARP // made.positions), reread=made.reread and outputs == 2)

@@ -63,6 +63,11 @@ class Program:
         return [i for i, (at, behind) in enumerate(zip(self.at, self.behind, strict=True)) if at not in (ROW, NUMBER) and behind < 0]
 
     @property
+    def trails(self) -> list[int]:
+        """The reads that trail the scan: each has at a step what another has at the step before."""
+        return [i for i, (at, behind) in enumerate(zip(self.at, self.behind, strict=True)) if behind >= 0 and at != NEAREST]
+
+    @property
     def reads(self) -> int:
         """How many elements are loaded at each step: an expectation is made of two."""
         return len(self.loaded) + sum(self.at[i] == ACTIONS for i in self.loaded)

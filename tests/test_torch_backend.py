@@ -95,7 +95,8 @@ def test_a_window_of_one_step_has_no_neighbours(recurrence, variant, device):
     """Episodes end there, which no other step is to hear of."""
     shape, axis = (((3, 1), -1), ((1, 3), 0))[len(variant.given) % 2]
     arguments = draw(recurrence, variant, shape, axis)
-    arguments |= {name: np.ones_like(arguments[name]) for name in ("terminated",) if arguments.get(name) is not None}
+    if "terminated" in arguments:
+        arguments["terminated"] = np.ones_like(arguments["terminated"])
     call, prepared = prepared_call(recurrence, tensors(arguments, device))
     assert wrong(Problem("one step", str(variant), recurrence, arguments), as_numpy(prepared({**call.arrays, **call.numbers}))) is None
 

@@ -641,14 +641,14 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
             fixed = fixed + (converted(tl.load(arrays[j] + row_offsets[j], mask=rows, other=0), FLAG[j], COMPUTE),)
         else:
             fixed = fixed + (rows,)
-        if BEHIND[j] >= 0 and AT[j] != NEAREST and PASS != "nearest" and REREAD and EDGE[j] >= 0:
+        if BEHIND[j] < 0 or AT[j] == NEAREST or PASS == "nearest" or (REREAD and EDGE[j] < 0):
+            trailing = trailing + (rows,)
+        elif REREAD:
             trailing = trailing + (edge_of(edges, edge_offsets, rows, EDGE[j], FLAG[j], COMPUTE),)
-        elif BEHIND[j] >= 0 and AT[j] != NEAREST and PASS != "nearest" and not REREAD:
+        else:
             trailed = load_one(arrays[j], row_offsets[j], edges, edge_offsets, time(q - 1, steps, BACKWARD), steps, rows, places, scaled, PATTERN, j, EDGE[j],
                                FLAG[j], COMPUTE)  # fmt: skip
             trailing = trailing + (by_row(movable(trailed, FLAG[j]), POSITIONS, BAND),)
-        else:
-            trailing = trailing + (rows,)
 
     first = q + position * STEPS
     if AHEAD:

@@ -49,12 +49,10 @@ def _layout(call: Call) -> Layout:
         return kind(f"{call.recurrence.name}: {name} {what}")
 
     for name, array in call.arrays.items():
-        if not isinstance(array, DTensor) and is_transformed(array):
-            raise wrong(TypeError, name, "is inside of torch.func, beside DTensors, which have gradients by torch.autograd alone; call it on local tensors")
         if not isinstance(array, DTensor):
-            raise wrong(
-                TypeError, name, "is a torch.Tensor beside DTensors; wanted a DTensor too: distribute_tensor makes one, with Replicate where all need it"
-            )
+            plain = "is a torch.Tensor beside DTensors; wanted a DTensor too: distribute_tensor makes one, with Replicate where all need it"
+            inside = "is inside of torch.func, beside DTensors, which have gradients by torch.autograd alone; call it on local tensors"
+            raise wrong(TypeError, name, inside if is_transformed(array) else plain)
     mesh = call.arrays[frame].device_mesh
     sharded: list[int | None] = [None] * mesh.ndim
     first = {}
