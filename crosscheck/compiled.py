@@ -101,7 +101,7 @@ def prepared(build: Build) -> tuple[Call, Any, dict[str, Any]]:
         return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
 
     call = kernels_call(build, check(RECURRENCES[build.op], arguments(build, empty), Tensors()), empty)
-    ready = Prepared(call)
+    ready = Prepared(call, overlap=build.capability >= 90)
     outs = tuple([new() for new in ready.news])
     return call, ready, ready.passed({**call.arrays, **call.numbers}, outs)
 

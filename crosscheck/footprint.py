@@ -57,6 +57,7 @@ BUILDS = (
     # a few long rows, split over programs
     Build("gae", ("bootstrap_value",), "rows", (64, 32768)),
     Build("gae", EVERY_OPTION, "rows", (64, 32768)),
+    Build("gae", ("bootstrap_value",), "columns", (64, 32768)),
     Build("gae", ("bootstrap_value",), "columns", (4096, 2048)),
     Build("vtrace", EVERY_OPTION, "columns", (4096, 2048)),
     Build("affine_scan", ("initial",), "rows", (64, 32768)),

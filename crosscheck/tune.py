@@ -22,7 +22,7 @@ LEAST_GAIN = 0.02
 LONG: tuple[Problem, ...] = (("rows", 16384, 512), ("rows", 4096, 2048))
 SHORT: tuple[Problem, ...] = (("rows", 16384, 128), ("rows", 32768, 32))
 COLUMNS: tuple[Problem, ...] = (("columns", 16384, 512), ("columns", 4096, 2048), ("columns", 4096, 128))
-FEW: tuple[Problem, ...] = (("rows", 64, 32768), ("rows", 8, 131072), ("rows", 1, 4194304))
+FEW: tuple[Problem, ...] = (("rows", 64, 32768), ("rows", 8, 131072), ("rows", 1, 4194304), ("columns", 64, 32768), ("columns", 8, 131072))
 
 # What decides which problems; in this order, for the first ones decide most.
 CHOICES: tuple[tuple[str, tuple[Any, ...], tuple[Problem, ...]], ...] = (
@@ -31,7 +31,7 @@ CHOICES: tuple[tuple[str, tuple[Any, ...], tuple[Problem, ...]], ...] = (
     ("positions", ((1, 8), (2, 8), (4, 8), (2, 16), (4, 16), (8, 16)), COLUMNS),
     ("warps", (512, 1024, 2048, 4096), COLUMNS),
     ("narrow", tuple((2048, most) for most in (2048, 8192, 32768)), COLUMNS),
-    ("programs", tuple((rows, 128) for rows in (512, 1024, 2048, 4096)), FEW),
+    ("split", (512, 1024, 2048, 4096), FEW),
     ("shortest", (256, 512, 1024, 2048), FEW),
 )
 

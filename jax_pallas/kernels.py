@@ -493,6 +493,15 @@ def highest_over_positions(special, x):
     return found
 
 
+def handed_on(ref, row, first, segment, rows, neutral):
+    """What neighbouring segments from `first` on have left; nothing of those from `segment` on."""
+    others = first[:, None] + jnp.arange(AT_ONCE, dtype=jnp.int32)[None, :]
+    # where the first of them is, there is room for all
+    mask = jnp.broadcast_to(_both(rows, first < segment)[:, None], others.shape)
+    x = plgpu.load(ref.at[row[:, None], others], mask=mask, other=jnp.full((), neutral, ref.dtype))
+    return columns(jnp.where(others < segment, x, jnp.full((), neutral, ref.dtype)))
+
+
 def before_segment(which, special, row, position, segment, rows, state, totals, nearest_ends):
     """The state, and the nearest valid step, that flow into a segment from those which the scan passes before it."""
     code, plan, lanes = special.code, special.plan, (special.lanes,)
@@ -504,14 +513,15 @@ def before_segment(which, special, row, position, segment, rows, state, totals, 
     def pass_on(group, carry):
         state, nearest = carry
         addend, factor, end = jnp.zeros(lanes, special.dtype), jnp.ones(lanes, special.dtype), jnp.full(lanes, -1, jnp.int32)
-        for k in range(BEFORE_AT_ONCE):
+        for k in range(0, BEFORE_AT_ONCE, AT_ONCE):
             other = (group * plan.positions + position) * BEFORE_AT_ONCE + k
-            there = _both(rows, other < segment)
             if which == "results":
-                one = [plgpu.load(total.at[row, other], mask=there, other=neutral) for total, neutral in zip(totals, (0, 1), strict=True)]
-                addend, factor = either_then(special, addend, factor, *one)
+                addends, factors = (handed_on(total, row, other, segment, rows, neutral) for total, neutral in zip(totals, (0, 1), strict=True))
+                for one in zip(addends, factors, strict=True):
+                    addend, factor = either_then(special, addend, factor, *one)
             if code.nearest:
-                end = jnp.maximum(end, plgpu.load(nearest_ends.at[row, other], mask=there, other=-1))
+                for one in handed_on(nearest_ends, row, other, segment, rows, -1):
+                    end = jnp.maximum(end, one)
         if which == "results":
             addend, factor = over_positions(special, addend, factor)
             state = last_position(either_step(special, addend, factor, state))
@@ -543,9 +553,9 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
     state = jnp.zeros(lanes, dtype)
     if special.seed:
         state = jnp.broadcast_to(load(special, refs, special.seed, places, rows).astype(dtype), lanes)
-    state, nearest_before = before_segment(which, special, row, position, segment, rows, state, totals, nearest_ends)
     q = segment * (plan.blocks * tile_steps)
     first = q + position * steps
+    ahead = load_tile(which, special, refs, places, rows, first, True) if plan.ahead else {}
     # numbers, what has no time, and what a read that trails the scan holds before the first step: of the segment, or of the window if the rest is read again
     fixed = {i: converted(load(special, refs, code.sources[i], places, rows), code.flag[i], dtype) for i in reads_of if code.at[i] in (NUMBER, ROW)}
     trails = trailing_reads(which, code)
@@ -554,6 +564,9 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
     else:
         before = [jnp.broadcast_to(load_one(special, i, refs, places, rows, time(special, q - 1)), lanes) for i in trails]
         trailing = [by_row(special, movable(x, code.flag[i])) for i, x in zip(trails, before, strict=True)]
+
+    # by now all loads that need not know of other segments are under way
+    state, nearest_before = before_segment(which, special, row, position, segment, rows, state, totals, nearest_ends)
 
     def tile(block, carry):
         state, addend_before, factor_before, nearest_before, trailing, ahead = carry
@@ -641,7 +654,6 @@ def scan_kernel(which, special, refs, totals, nearest_ends, expectations, *outs)
         state = now_state if plan.positions == 1 else last_position(reached)
         return state, addend_before, factor_before, nearest_before, beyond_tile, ahead
 
-    ahead = load_tile(which, special, refs, places, rows, first, True) if plan.ahead else {}
     carry = (state, jnp.zeros(state.shape, dtype), jnp.ones(state.shape, dtype), nearest_before, trailing, ahead)
 
     def turn(number, carry):

@@ -109,7 +109,7 @@ def _launches(interpret: bool, chosen: Plan | None, call: Call) -> tuple[jax.Arr
         return tuple(call_kernel(refs, totals, nearest_ends, expectations))
 
     totals, nearest_ends, expectations = None, None, ()
-    segments = (special.num_rows, chosen.segments)
+    segments = (special.num_rows, chosen.slots)
     if special.split and code.nearest:
         (nearest_ends,) = run("nearest", shaped(segments, jnp.int32))
     if special.split:

@@ -17,6 +17,9 @@ AT_ONCE = 4
 BEFORE_AT_ONCE = 8
 """Segments of which a position reads the totals before any of them is used."""
 
+PROGRAMS = 128
+"""About as many as large GPUs have multiprocessors."""
+
 MOST_STEPS = 2**31 - 2**21
 """Of a row: kernels count them in 32 bits, up to the end of the last segment's last tile."""
 
@@ -75,6 +78,11 @@ class Plan:
         """Steps of each row in a tile."""
         return self.positions * self.steps
 
+    @property
+    def slots(self) -> int:
+        """Of a row, for what its segments leave each other: so many that neighbours are loaded at once."""
+        return -(-self.segments // AT_ONCE) * AT_ONCE
+
     def whole(self, steps: int) -> bool:
         """Whether rows of so many steps fill all tiles of all segments, so that no step need be compared with the window's end."""
         return steps == self.segments * self.blocks * self.block_steps
@@ -94,7 +102,7 @@ class Tuning:
         positions: the fewest and the most of these, where rows are long enough; `Columns` has more of it.
         reads_of_eight: of a step, up to which a thread has eight steps of contiguous ones, and up to which it has them where programs are few.
         narrow: from so many contiguous rows on there are enough programs that none shares a row, and from so many on enough that threads can have more to do.
-        programs: that are wanted, in warps of `rows` and in programs of `columns`; rows are split until there are so many.
+        split: rows are split over programs until these have so many warps, of a position of a row each lane.
         shortest: steps of a segment; shorter ones cost more in reading each other's totals than they gain.
         segments: the most that share a row.
     """
@@ -104,14 +112,14 @@ class Tuning:
     positions: tuple[int, int]
     reads_of_eight: tuple[int, int]
     narrow: tuple[int, int]
-    programs: tuple[int, int]
+    split: int
     shortest: int
     segments: int
 
 
 # NVIDIA H200, 2026-11-30, float32 GAE at 32768 x 8 to 1 x 4194304 and the other recurrences at 16384 x 512 and 4096 x 2048. Other GPUs of compute
 # capability 8 and more have warps, registers and bytes in a load alike; what differs, multiprocessors and bandwidth, is what `rlscan-crosscheck tune` is for.
-MEASURED = Tuning(lanes=(64, 128), warps=2048, positions=(2, 16), reads_of_eight=(3, 4), narrow=(2048, 8192), programs=(2048, 128), shortest=512, segments=2048)
+MEASURED = Tuning(lanes=(64, 128), warps=2048, positions=(2, 16), reads_of_eight=(3, 4), narrow=(2048, 8192), split=2048, shortest=512, segments=2048)
 
 
 MOST = {"lanes": 1024, "positions": 16, "segments": 32768}
@@ -180,13 +188,14 @@ def plan(
     columns = Columns() if layout == "rows" else _columns(reads, outputs, itemsize, width)
     if layout == "rows":
         # the more steps a thread has, the fewer there are to be scanned over lanes; they cost registers, which few programs have to spare
-        most_reads = tuning.reads_of_eight[0] if num_rows * WARP >= tuning.programs[0] * tuning.lanes[0] else tuning.reads_of_eight[1]
+        most_reads = tuning.reads_of_eight[0] if num_rows * WARP >= tuning.split * tuning.lanes[0] else tuning.reads_of_eight[1]
         each = 2 * AT_ONCE if steps >= 2 * WARP * AT_ONCE and reads <= most_reads else AT_ONCE
         positions = min(WARP, power_of_two(-(-steps // each)))
         lanes = tuning.lanes[steps <= positions * each]
         rows = max(WARP, min(lanes, positions * power_of_two(num_rows))) // positions
     else:
-        rows = min(columns.rows, power_of_two(num_rows))
+        # below that not every multiprocessor has a program
+        rows = min(WARP // 2 if width == "narrow" and num_rows < PROGRAMS * WARP else columns.rows, power_of_two(num_rows))
         fewest, most = tuning.positions
         positions = max(fewest, min(int(most * columns.most), power_of_two(tuning.warps * columns.wanted * WARP // num_rows)))
         if num_rows < WARP:
@@ -195,8 +204,10 @@ def plan(
         each = min(columns.steps, power_of_two(-(-steps // 4)))
         positions = min(positions, power_of_two(-(-steps // each)))
     blocks = -(-steps // (positions * each))
-    warps = rows * positions // WARP if layout == "rows" else 1
-    segments = max(1, min(tuning.programs[layout == "columns"] // (-(-num_rows // rows) * warps), steps // tuning.shortest, tuning.segments))
+    segments = 1
+    if layout == "rows" or width == "few":
+        warps = -(-num_rows // rows) * rows * positions // WARP
+        segments = max(1, min(tuning.split // max(1, warps), steps // tuning.shortest, tuning.segments))
     per_segment = -(-blocks // segments)
     if layout == "rows":
         # two tiles are all that the program has; with three outputs it is slower
@@ -239,15 +250,16 @@ def _columns(reads: int, outputs: int, itemsize: int, width: Width) -> Columns:
         return Columns(most=0.5, rows=WARP // 2 if width == "narrow" else WARP)
     if reads > 5:
         return Columns(steps=4)
+    few = width == "few"
     if reads <= 2:
-        return Columns(wanted=2, most=2, abreast=2)
+        return Columns(rows=WARP // 2) if few else Columns(wanted=2, most=2, abreast=2)
     if outputs > 2:
         return Columns()
     if reads == 3:
-        return Columns(turn=1 if width == "narrow" and outputs == 2 else 2)
+        return Columns(rows=WARP // 2 if few else WARP, turn=1 if width == "narrow" and outputs == 2 else 2)
     if reads == 4:
-        return {"wide": Columns(), "narrow": Columns(steps=4), "few": Columns(wanted=2, steps=4, abreast=2)}[width]
-    return {"wide": Columns(rows=2 * WARP, abreast=2), "narrow": Columns(steps=4, turn=2), "few": Columns(wanted=2, abreast=2)}[width]
+        return {"wide": Columns(), "narrow": Columns(steps=4), "few": Columns(abreast=2)}[width]
+    return {"wide": Columns(rows=2 * WARP, abreast=2), "narrow": Columns(steps=4, turn=2), "few": Columns(rows=WARP // 2, steps=4)}[width]
 
 
 def _with_little_cache(made: Plan, num_rows: int, reads: int, outputs: int, itemsize: int, flags: int, width: Width) -> Plan:
@@ -267,6 +279,9 @@ def _with_little_cache(made: Plan, num_rows: int, reads: int, outputs: int, item
         return dataclasses.replace(made, rows=rows, abreast=2, turn=1, band=min(rows, 2 * WARP // made.positions), reread=made.reread and outputs == 2)
     if many and not flags:
         return dataclasses.replace(made, abreast=1)
+    if made.segments > 1:
+        # the more programs share the few rows the better
+        return dataclasses.replace(made, turn=1)
     rows = 2 * WARP if many else max(made.rows, min(WARP, power_of_two(num_rows)))
     two = flags and reads <= 2 and outputs <= 2 and itemsize <= 4 and made.blocks % 2 == 0
     return dataclasses.replace(made, rows=rows, turn=2 if two else made.turn, band=rows)

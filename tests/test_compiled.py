@@ -30,7 +30,11 @@ EVERY_KERNEL = [
     Build("episodic_prefix_sum", ("starts", "valid"), "columns"),
     Build("affine_scan", ("initial", "reverse=True"), form="per step"),
 ]
-SPLIT = [Build("gae", ("truncated", "bootstrap_value", "final_values", "valid"), shape=(4, 8192))]
+SPLIT = [
+    Build("gae", ("truncated", "bootstrap_value", "final_values", "valid"), shape=(4, 8192)),
+    Build("gae", ("bootstrap_value",), "columns", shape=(4, 8192)),
+    Build("discounted_returns", ("bootstrap_value",), shape=(4, 8192), capability=80),
+]
 OTHER_GPUS = [
     dataclasses.replace(build, capability=capability)
     for capability in (80, 100)
@@ -51,7 +55,9 @@ SCRIPT = """
             _, ready, tensors = prepared(Build(**build))
             for launch in ready.launches:
                 compiled = compile_triton(launch, tensors, build["capability"])
-                kernels.append({"kernel": launch.kernel.__name__, "pass": launch.constants["PASS"], **dataclasses.asdict(resources(compiled))})
+                overlap = [compiled.asm["ptx"].count(f"griddepcontrol.{what}") for what in ("launch_dependents", "wait")]
+                overlap.append(int(launch.options.get("launch_pdl", False)))
+                kernels.append({"pass": launch.constants["PASS"], "overlap": overlap, **dataclasses.asdict(resources(compiled))})
             print(json.dumps([name, kernels]), flush=True)
         except Exception as error:
             cause = error
@@ -105,6 +111,17 @@ def test_kernels_compile_and_do_not_spill(compiled, build):
     assert passes == [*["nearest"] * (split and "valid" in build.given), *["totals"] * split, "results"]
     for kernel in kernels:
         assert kernel["spills"] <= SPILLED.get(str(build), 0), kernel
+
+
+@pytest.mark.parametrize("build", SPLIT, ids=str)
+def test_a_pass_starts_while_the_one_before_is_at_work_and_waits_for_what_that_hands_on(compiled, build):
+    kernels = kernels_of(compiled, build)
+    lets_the_next_start, waits, starts_early = zip(*[kernel["overlap"] for kernel in kernels], strict=True)
+    if build.capability >= 90:
+        assert lets_the_next_start == (*[1] * (len(kernels) - 1), 0)
+        assert waits == starts_early == (0, *[1] * (len(kernels) - 1))
+    else:
+        assert not any((*lets_the_next_start, *waits, *starts_early))
 
 
 def test_every_operation_and_both_layouts_are_compiled():

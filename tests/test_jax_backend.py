@@ -26,7 +26,7 @@ from rlscan.jax_pallas.arrays import Arrays  # noqa: E402
 from rlscan.spec.bound import bound, distance  # noqa: E402
 from rlscan.spec.calls import check  # noqa: E402
 from rlscan.spec.geometry import contiguous, geometry  # noqa: E402
-from rlscan.spec.plan import Plan, plan  # noqa: E402
+from rlscan.spec.plan import BEFORE_AT_ONCE, Plan, plan  # noqa: E402
 from rlscan.spec.program import program  # noqa: E402
 from rlscan.spec.recurrences import RECURRENCES  # noqa: E402
 from rlscan.spec.reference import NumPyArrays, loop  # noqa: E402
@@ -181,6 +181,14 @@ def test_tiles_of_the_last_segment_may_be_empty(layout, steps):
     assert steps % plan.block_steps == 0
     assert not plan.whole(steps)
     arguments = draw(recurrence, richest(recurrence), *(((ROWS, steps), -1) if layout == "batch-major" else ((steps, ROWS), 0)))
+    agree(recurrence, arguments, with_plan(recurrence, in_jax(arguments), plan))
+
+
+@each_recurrence
+def test_more_segments_than_a_position_looks_at_at_once(recurrence):
+    plan = Plan("columns", rows=2, positions=1, steps=1, segments=STEPS, blocks=1, band=2)
+    assert plan.segments > BEFORE_AT_ONCE
+    arguments = draw(recurrence, richest(recurrence), shape_of("time-major"), 0)
     agree(recurrence, arguments, with_plan(recurrence, in_jax(arguments), plan))
 
 

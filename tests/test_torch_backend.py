@@ -19,7 +19,7 @@ from rlscan.crosscheck.compare import wrong  # noqa: E402
 from rlscan.crosscheck.draw import DTYPES, draw, variants  # noqa: E402
 from rlscan.crosscheck.scenarios import Problem, covering  # noqa: E402
 from rlscan.spec.calls import check, complete  # noqa: E402
-from rlscan.spec.plan import Plan  # noqa: E402
+from rlscan.spec.plan import BEFORE_AT_ONCE, Plan  # noqa: E402
 from rlscan.spec.recurrences import RECURRENCES  # noqa: E402
 from rlscan.torch_triton import _private, launch, repeated, vectorised  # noqa: E402
 from rlscan.torch_triton.arrays import Flag, Tensors  # noqa: E402
@@ -61,6 +61,8 @@ PLANS = {
     "rows of two tiles a turn": Plan("rows", rows=2, positions=1, steps=4, segments=2, blocks=2, turn=2),
     "columns of two tiles a turn": Plan("columns", rows=2, positions=2, steps=1, segments=2, blocks=4, turn=2, abreast=2, band=2, reread=True),
     "columns in bands": Plan("columns", rows=4, positions=2, steps=2, segments=2, blocks=2, band=2),
+    # more than a position looks at at once
+    "columns of many segments": Plan("columns", rows=4, positions=1, steps=1, segments=BEFORE_AT_ONCE + 8, blocks=1, band=4),
 }
 SPLITS = [
     (recurrence, variant, name, steps)
@@ -603,7 +605,7 @@ def test_places_that_results_can_t_be_written_to(change, error, words, device):
             with pytest.raises(ValueError, match=r"gae: out was given where a gradient is wanted; pass none$"):
                 torch_triton.gae(**dual, out=first)
         with pytest.raises(ValueError, match=r"gae: out was given inside of torch\.func, whose results are new; pass none"):
-            torch.func.vmap(lambda gamma: torch_triton.gae(**given | {"gamma": gamma}, out=first).advantages)(torch.ones(2))
+            torch.func.vmap(lambda gamma: torch_triton.gae(**given | {"gamma": gamma}, out=first).advantages)(torch.ones(2, device=device))
     with torch.inference_mode():
         made = torch_triton.gae(**given)
         torch_triton.gae(**given, out=made)
@@ -666,6 +668,37 @@ def test_kernels_run_on_the_current_stream_and_wait_for_nothing(device):
             torch_triton.vtrace(**given)
     finally:
         torch.cuda.set_sync_debug_mode(previous)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("axis", [0, 1])
+@each_recurrence
+def test_passes_that_overlap_wait_for_what_the_one_before_hands_on(recurrence, axis, device):
+    """With other inputs each time, so that what the time before left would show; as a CUDA graph too, on the stream that captures it."""
+    variant, shape = variants(recurrence)[-1], ((16384, 8), (8, 16384))[axis]
+    draws = [tensors(draw(recurrence, variant, shape, axis, seed=seed), device) for seed in range(8)]
+    call = check(recurrence, draws[0], Tensors())
+    apart, overlapping = (Prepared(call, overlap=overlap) for overlap in (False, True))
+    assert len(overlapping.launches) > 1
+
+    def given(prepared, arguments):
+        arrays = check(recurrence, arguments, Tensors()).arrays
+        return {**({name: array.data_ptr() for name, array in arrays.items()} if prepared.runners else arrays), **call.numbers}
+
+    wanted = [apart(given(apart, arguments)) for arguments in draws]
+    for _ in range(5):
+        for arguments, outs in zip(draws, wanted, strict=True):
+            for one, other in zip(overlapping(given(overlapping, arguments)), outs, strict=True):
+                assert np.array_equal(one.cpu().numpy(), other.cpu().numpy(), equal_nan=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = overlapping(given(overlapping, draws[0]))
+    for arguments, outs in zip(draws, wanted, strict=True):
+        for name, array in call.arrays.items():
+            array.copy_(check(recurrence, arguments, Tensors()).arrays[name])
+        graph.replay()
+        for one, other in zip(captured, outs, strict=True):
+            assert np.array_equal(one.cpu().numpy(), other.cpu().numpy(), equal_nan=True)
 
 
 @pytest.mark.parametrize("library", ["torch", "numpy"])

@@ -17,11 +17,11 @@ from rlscan.spec.plan import MEASURED, as_tuning, plan
 def test_what_is_faster_is_found():
     def timer(problem, tuning):
         # a GPU that wants long rows in wide programs, and few segments
-        return 1 + abs(math.log2(tuning.lanes[0] / 256)) + abs(math.log2(tuning.programs[0] / 512)) + abs(math.log2(tuning.lanes[1] / 64))
+        return 1 + abs(math.log2(tuning.lanes[0] / 256)) + abs(math.log2(tuning.split / 512)) + abs(math.log2(tuning.lanes[1] / 64))
 
     found = tune.tuned(timer)
-    assert (found.lanes, found.programs) == ((256, 64), (512, 128))
-    assert found == dataclasses.replace(MEASURED, lanes=(256, 64), programs=(512, 128))
+    assert (found.lanes, found.split) == ((256, 64), 512)
+    assert found == dataclasses.replace(MEASURED, lanes=(256, 64), split=512)
 
 
 def test_noise_changes_nothing():

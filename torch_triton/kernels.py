@@ -13,6 +13,7 @@ import functools
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rlscan.spec import coefficients as spec
 from rlscan.spec import program
@@ -564,6 +565,15 @@ def highest_over_positions(x, POSITIONS: tl.constexpr, BAND: tl.constexpr):
         return tl.associative_scan(by_row(x, POSITIONS, BAND), 1, higher)
 
 
+@triton.jit
+def handed_on(array, first, segment, rows, NEUTRAL: tl.constexpr):
+    """What neighbouring segments from `first` on have left; nothing of those from `segment` on."""
+    others = first[:, None] + tl.arange(0, GROUP)[None, :]
+    # where the first of them is, there is room for all
+    x = tl.load(array[:, None] + others, mask=(rows & (first < segment))[:, None], other=NEUTRAL)
+    return apart(tl.where(others < segment, x, NEUTRAL), False)
+
+
 @triton.jit(do_not_specialize=PLAIN)
 def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, num_rows, step_units, row_sizes, strides, num_actions, segments, blocks,
                 PASS: tl.constexpr, PATTERN: tl.constexpr, MULTIPLES: tl.constexpr, STEP_UNIT: tl.constexpr, ACTION_STRIDES: tl.constexpr,
@@ -573,12 +583,15 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                 VALID_TAPS: tl.constexpr, VALID_CONSTANTS: tl.constexpr, LAST_ONLY: tl.constexpr, IS_NEAREST: tl.constexpr, BACKWARD: tl.constexpr,
                 SEEDED: tl.constexpr, FADING: tl.constexpr, COMPUTE: tl.constexpr, CONTIGUOUS: tl.constexpr, BLOCK_ROWS: tl.constexpr, POSITIONS: tl.constexpr,
                 STEPS: tl.constexpr, WHOLE: tl.constexpr, ALL_ROWS: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr, TURN: tl.constexpr,
-                BAND: tl.constexpr, REREAD: tl.constexpr):  # fmt: skip
+                BAND: tl.constexpr, REREAD: tl.constexpr, OVERLAP: tl.constexpr):  # fmt: skip
     """Rows scanned tile by tile; a carry goes from tile to tile.
 
     PASS is "results", or for rows split over programs first "nearest" (each segment's last valid step) and "totals" (each segment as one
-    affine map). AHEAD: the next tile is loaded before this one is scanned.
+    affine map). AHEAD: the next tile is loaded before this one is scanned. OVERLAP: a pass starts while the one before is at work, and waits for it to end
+    before it reads what that hands on.
     """
+    if OVERLAP and PASS != "results" and not CONTIGUOUS:
+        gdc_launch_dependents()
     NUM: tl.constexpr = len(arrays)
     LANES: tl.constexpr = BLOCK_ROWS * POSITIONS
     TILE: tl.constexpr = POSITIONS * STEPS
@@ -593,8 +606,10 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
     places = coordinates(row, row_sizes)
     row_offsets = offsets_of(places, scaled, PATTERN, NUM, 0)
     edge_offsets = offsets_of(places, scaled, PATTERN, len(edges), NUM)
-    slot = row * segments
-    factors = tl.cast(num_rows, tl.int64) * segments
+    # written so that the compiler sees what divides it
+    slots = tl.cdiv(segments, GROUP) * GROUP
+    slot = row * slots
+    factors = tl.cast(num_rows, tl.int64) * slots
     nothing = tl.zeros([LANES], COMPUTE)
     scratch = outs[0] + lane
     never = (lane < 0) | (num_rows < 0)
@@ -607,30 +622,11 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
     # what goes from tile to tile is by row, and the same at all positions
     state = by_row(state, POSITIONS, BAND)
     nearest_before = by_row(tl.zeros([LANES], tl.int32) - 1, POSITIONS, BAND)
-    if SPLIT and PASS != "nearest":
-        for group in range((segment + POSITIONS * BEFORE - 1) // (POSITIONS * BEFORE)):
-            before_addend = nothing
-            before_factor = nothing + 1
-            before_end = tl.zeros([LANES], tl.int32) - 1
-            for k in tl.static_range(BEFORE):
-                other = (group * POSITIONS + position) * BEFORE + k
-                there = rows & (other < segment)
-                if PASS == "results":
-                    other_addend = tl.load(totals + slot + other, mask=there, other=0)
-                    other_factor = tl.load(totals + factors + slot + other, mask=there, other=1)
-                    before_addend, before_factor = either_then(before_addend, before_factor, other_addend, other_factor, FADING)
-                if IS_NEAREST:
-                    before_end = tl.maximum(before_end, tl.load(nearest_ends + slot + other, mask=there, other=-1))
-            if PASS == "results":
-                before_addend, before_factor = over_positions(before_addend, before_factor, POSITIONS, BAND, CONTIGUOUS, FADING)
-                state = last_position(either_step(before_addend, before_factor, state, FADING))
-            if IS_NEAREST:
-                before_end = highest_over_positions(before_end, POSITIONS, BAND)
-                nearest_before = tl.maximum(last_position(before_end), nearest_before)
-    total_addend = by_row(nothing, POSITIONS, BAND)
-    total_factor = total_addend + 1
-
     q = segment * blocks * TILE
+    first = q + position * STEPS
+    if AHEAD:
+        ahead = load_tile(arrays, row_offsets, first, steps, rows, places, scaled, PASS, PATTERN, AT, BEHIND, VALID_TAPS, CONTIGUOUS, STEPS, WHOLE, BACKWARD,
+                          REREAD)  # fmt: skip
     # numbers, what has no time, and what a read that trails the scan holds before the first step: of the segment, or of the window if the rest is read again
     fixed = ()
     trailing = ()
@@ -650,10 +646,33 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                                FLAG[j], COMPUTE)  # fmt: skip
             trailing = trailing + (by_row(movable(trailed, FLAG[j]), POSITIONS, BAND),)
 
-    first = q + position * STEPS
-    if AHEAD:
-        ahead = load_tile(arrays, row_offsets, first, steps, rows, places, scaled, PASS, PATTERN, AT, BEHIND, VALID_TAPS, CONTIGUOUS, STEPS, WHOLE, BACKWARD,
-                          REREAD)  # fmt: skip
+    if OVERLAP and (PASS == "results" or (PASS == "totals" and IS_NEAREST)):
+        gdc_wait()
+    if SPLIT and PASS != "nearest":
+        for group in range((segment + POSITIONS * BEFORE - 1) // (POSITIONS * BEFORE)):
+            before_addend = nothing
+            before_factor = nothing + 1
+            before_end = tl.zeros([LANES], tl.int32) - 1
+            for k in tl.static_range(0, BEFORE, GROUP):
+                other = (group * POSITIONS + position) * BEFORE + k
+                if PASS == "results":
+                    addends = handed_on(totals + slot, other, segment, rows, 0)
+                    others_factors = handed_on(totals + factors + slot, other, segment, rows, 1)
+                    for i in tl.static_range(GROUP):
+                        before_addend, before_factor = either_then(before_addend, before_factor, addends[i], others_factors[i], FADING)
+                if IS_NEAREST:
+                    ends = handed_on(nearest_ends + slot, other, segment, rows, -1)
+                    for i in tl.static_range(GROUP):
+                        before_end = tl.maximum(before_end, ends[i])
+            if PASS == "results":
+                before_addend, before_factor = over_positions(before_addend, before_factor, POSITIONS, BAND, CONTIGUOUS, FADING)
+                state = last_position(either_step(before_addend, before_factor, state, FADING))
+            if IS_NEAREST:
+                before_end = highest_over_positions(before_end, POSITIONS, BAND)
+                nearest_before = tl.maximum(last_position(before_end), nearest_before)
+    total_addend = by_row(nothing, POSITIONS, BAND)
+    total_factor = total_addend + 1
+
     for done in range(0, blocks, TURN):
         for within in tl.static_range(TURN):
             if AHEAD:
@@ -803,6 +822,9 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
                         else:
                             store(outs[len(outs) - 1 - n], out_offset, column, ts, stored, places, scaled, PATTERN, NUM + len(edges) + 1, CONTIGUOUS, BACKWARD)
             first += TILE
+    if OVERLAP and PASS != "results" and CONTIGUOUS:
+        # at its beginning, the next pass would take the registers that this one is to have
+        gdc_launch_dependents()
     # the same from all positions
     if PASS == "totals":
         tl.store(totals + slot + segment, by_lane(total_addend, scratch, never, CONTIGUOUS), mask=rows)

@@ -28,7 +28,7 @@ MOST = 64
 
 def by_kernels(call: Call, outs: Outs | None = None, keep: Callable[[Prepared], None] = lambda prepared: None) -> Outs:
     """The outputs of a call, by the kernels; what can be made again is given to `keep`."""
-    if call.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+    if call.device.type != "cuda" and not is_interpreted():
         raise ValueError(f"method is 'kernels' and the tensors are on {call.device}: set TRITON_INTERPRET=1 before triton is imported, or pass method=None")
     if any(array.is_neg() for array in call.arrays.values()):
         # what is lazily negated is not what it stores
@@ -65,7 +65,7 @@ class Prepared:
     than everything else on the way.
     """
 
-    def __init__(self, call: Call, chosen: Plan | None = None) -> None:
+    def __init__(self, call: Call, chosen: Plan | None = None, overlap: bool | None = None) -> None:
         code = program(call.wiring)
         frame = call.arrays[call.recurrence.frame.name]
         self.like = like_of(call)
@@ -87,14 +87,15 @@ class Prepared:
         layout = "rows" if place.steps_are_contiguous else "columns"
         chosen = chosen or plan(layout, place.num_rows, place.steps, code.reads, code.outputs, self.like.dtype.itemsize, code.flags)
         if chosen.segments > 1:
-            self.scratch["totals"] = (2, place.num_rows, chosen.segments), self.like.dtype
+            self.scratch["totals"] = (2, place.num_rows, chosen.slots), self.like.dtype
             if code.nearest:
-                self.scratch["nearest_ends"] = (place.num_rows, chosen.segments), torch.int32
+                self.scratch["nearest_ends"] = (place.num_rows, chosen.slots), torch.int32
             if expectations := code.at.count(ACTIONS):
                 self.scratch["expectations"] = (expectations, place.num_rows, place.steps), self.like.dtype
-        self.launches = _launches(call, code, place, chosen)
+        overlap = chosen.segments > 1 and (overlaps(call.device) if overlap is None else overlap)
+        self.launches = _launches(call, code, place, chosen, overlap)
         if layout == "columns" and chosen.abreast == 1 and chosen.num_warps > 1:
-            self.abreast = functools.partial(_launches, call, code, place, dataclasses.replace(chosen, abreast=2))
+            self.abreast = functools.partial(_launches, call, code, place, dataclasses.replace(chosen, abreast=2), overlap)
 
     @property
     def repeats(self) -> bool:
@@ -190,7 +191,7 @@ def roomier(launches: list[Launch], compiled: list[Any], other: Callable[[], lis
     return (others, again) if two is not None and two[0] < 2 * one[0] and two[1] <= one[1] else (launches, compiled)
 
 
-def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[Launch]:
+def _launches(call: Call, code: Program, place: Geometry, chosen: Plan, overlap: bool) -> list[Launch]:
     from rlscan.torch_triton import kernels  # imports triton, which only kernels need
 
     passes = ["results"]
@@ -245,11 +246,24 @@ def _launches(call: Call, code: Program, place: Geometry, chosen: Plan) -> list[
         "TURN": chosen.turn,
         "BAND": chosen.band,
         "REREAD": chosen.reread,
+        "OVERLAP": overlap,
     }
     # contraction would round differently from JAX's pipeline, which never contracts
     options = {"num_warps": chosen.num_warps, "num_stages": 1, "enable_fp_fusion": False}
     grid = (-(-place.num_rows // chosen.rows), chosen.segments)
-    return [Launch(kernels.scan_kernel, grid, sizes, {"PASS": name, **constants}, options) for name in passes]
+    early = {**options, "launch_pdl": True} if overlap else options
+    return [Launch(kernels.scan_kernel, grid, sizes, {"PASS": name, **constants}, early if number else options) for number, name in enumerate(passes)]
+
+
+def overlaps(device: torch.device) -> bool:
+    """Whether a kernel can start while the one before it is at work (CUDA's programmatic dependent launch): from compute capability 9 on."""
+    if device.type != "cuda" or torch.version.cuda is None or is_interpreted():
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def is_interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def _with_wide_numbers(call: Call) -> Call:
