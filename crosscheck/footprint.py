@@ -78,6 +78,8 @@ BUILDS = (
     *(Build(op, COMMON[op], layout, shape, backend="jax") for op in ("gae", "vtrace", "retrace", "episodic_prefix_sum") for layout, shape in WHOLE_BLOCKS),
     Build("gae", ("bootstrap_value",), "rows", (16384, 65), backend="jax"),
     Build("gae", EVERY_OPTION, "rows", (64, 32768), backend="jax"),
+    # nothing that is read has an axis of rows
+    Build("gae", ("bootstrap_value",), "rows", (1, 262144), backend="jax"),
 )
 
 

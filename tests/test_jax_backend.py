@@ -19,6 +19,7 @@ pytest.importorskip("rlscan.jax_pallas._scan_primitive")
 from rlscan import jax_pallas  # noqa: E402
 from rlscan.crosscheck.compiled import lower_for_cuda  # noqa: E402
 from rlscan.crosscheck.draw import FLAG_DTYPES, FORMS, draw, variants  # noqa: E402
+from rlscan.crosscheck.transformations_of_jax import steps_of  # noqa: E402
 from rlscan.jax_pallas import _derivative_primitives as primitives  # noqa: E402
 from rlscan.jax_pallas import launch  # noqa: E402
 from rlscan.jax_pallas import vectorised as whole_arrays  # noqa: E402
@@ -182,6 +183,19 @@ def test_tiles_of_the_last_segment_may_be_empty(layout, steps):
     assert not plan.whole(steps)
     arguments = draw(recurrence, richest(recurrence), *(((ROWS, steps), -1) if layout == "batch-major" else ((steps, ROWS), 0)))
     agree(recurrence, arguments, with_plan(recurrence, in_jax(arguments), plan))
+
+
+@each(covering)
+def test_a_single_row_is_read_within_the_window_only(recurrence, variant):
+    """What is read of it has no axis but time, and single numbers of it have a mask as lanes do: a GPU may have no memory before and behind."""
+    arguments = draw(recurrence, variant, (1, STEPS), -1)
+    plan = dataclasses.replace(TINY["batch-major"], rows=1)
+    agree(recurrence, arguments, with_plan(recurrence, in_jax(arguments), plan))
+    arrays = {name: value for name, value in in_jax(arguments).items() if isinstance(value, jax.Array)}
+    traced = jax.make_jaxpr(lambda arrays: with_plan(recurrence, arguments | arrays, plan))(arrays)
+    numbers = [step for step in steps_of(traced.jaxpr) if step.primitive.name == "get"]
+    # all that has no mask has no place either
+    assert [step for step in numbers if len(step.invars) > 1] == []
 
 
 @each_recurrence

@@ -445,13 +445,27 @@ def test_what_wants_a_gradient_is_found_only_where_none_is_recorded(found, devic
     assert found("affine_scan", plain, {"addend": wanting["addend"]}) is None
 
 
-def test_the_longest_list_of_kept_calls_is_short(monkeypatch, device):
+def test_no_more_calls_are_kept_than_a_training_loop_makes(monkeypatch, device):
     monkeypatch.setattr(repeated, "_kept", {})
     recurrence = RECURRENCES["affine_scan"]
-    for steps in range(1, 3 * repeated.MOST):
-        repeated.keep(recurrence, complete(recurrence, {"addend": torch.zeros(steps, device=device), "factor": 0.5}), steps)
-    assert len(repeated._kept) == 1
-    assert max(map(len, repeated._kept.values())) <= repeated.MOST
+    for number in range(3 * repeated.MOST):
+        shape = (number // 2 + 1, 4)[:: 1 if number % 2 else -1]
+        repeated.keep(recurrence, complete(recurrence, {"addend": torch.zeros(shape, device=device), "factor": 0.5}), number)
+    assert 0 < sum(map(len, repeated._kept.values())) <= repeated.MOST
+
+
+def test_calls_of_other_shapes_are_not_looked_at(monkeypatch, device):
+    """Of a loop over many of them, each is found as soon as the only one would be."""
+    monkeypatch.setattr(repeated, "_kept", {})
+    recurrence = RECURRENCES["affine_scan"]
+    every = [complete(recurrence, {"addend": torch.zeros(3, steps, device=device), "factor": 0.5}) for steps in range(1, 33)]
+    for number, arguments in enumerate(every):
+        repeated.keep(recurrence, arguments, number)
+    looked_at = []
+    given = repeated.Kept.given
+    monkeypatch.setattr(repeated.Kept, "given", lambda self, arguments: looked_at.append(self.prepared) or given(self, arguments))
+    found = [repeated.find(recurrence, arguments) for arguments in every]
+    assert [one and one[0] for one in found] == looked_at == list(range(32))
 
 
 SIZES = {

@@ -22,8 +22,8 @@ from rlscan.torch_triton.arrays import DTYPES, Outs, like_of
 MOST_REGISTERS = 128
 """Of a thread: with more, a multiprocessor's 65536 are too few for the 512 lanes that it takes to keep its memory busy."""
 
-# A training loop has a handful of shapes; whoever has hundreds pays for preparing them again.
-MOST = 64
+# A training loop has a handful of shapes, or rows of some hundred lengths; whoever has more pays for preparing them again.
+MOST = 256
 
 
 def by_kernels(call: Call, outs: Outs | None = None, keep: Callable[[Prepared], None] = lambda prepared: None) -> Outs:

@@ -84,6 +84,15 @@ class Kept:
 _kept: dict[tuple[Any, ...], list[Kept]] = {}
 
 
+def _place(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Where a call is kept, for a loop over many shapes to find each of them at once; None if it can't be. Types tell True from 1."""
+    frame = arguments[recurrence.frame.name]
+    try:
+        return (recurrence, frame.shape, *map(type, arguments.values())) if type(frame) is torch.Tensor else None
+    except RuntimeError:  # nested tensors have none
+        return None
+
+
 def find(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, dict[str, Any]] | None:
     """The preparation of a call like this one, if there was one, and the addresses and numbers to make it with.
 
@@ -91,8 +100,7 @@ def find(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, dic
     """
     if in_forward_mode():  # a tangent is no part of a tensor
         return None
-    # types tell True from 1
-    for kept in _kept.get((recurrence, *map(type, arguments.values())), ()):
+    for kept in _kept.get(_place(recurrence, arguments) or (), ()):
         given = kept.given(arguments)
         if given is not None:
             return kept.prepared, given
@@ -104,9 +112,9 @@ def keep(recurrence: Recurrence, arguments: Mapping[str, Any], prepared: Any) ->
     tensors = [x for x in arguments.values() if isinstance(x, torch.Tensor)]
     plain = all(type(x) is torch.Tensor and not x.is_neg() for x in tensors)
     numbers = [(arguments[name], low, high) for name, (low, high) in _limits(recurrence).items() if not isinstance(arguments[name], torch.Tensor)]
+    place = _place(recurrence, arguments)
     # another number of these types is looked at; one of another type would not be
-    if plain and all(x is None or (type(x) in (float, int) and low <= x <= high) for x, low, high in numbers):
-        kept = _kept.setdefault((recurrence, *map(type, arguments.values())), [])
-        if len(kept) >= MOST:
-            kept.clear()
-        kept.append(Kept(recurrence, arguments, prepared))
+    if place and plain and all(x is None or (type(x) in (float, int) and low <= x <= high) for x, low, high in numbers):
+        if sum(map(len, _kept.values())) >= MOST:
+            _kept.clear()
+        _kept.setdefault(place, []).append(Kept(recurrence, arguments, prepared))
