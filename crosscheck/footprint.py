@@ -109,6 +109,7 @@ class Footprint:
         stretch: steps side by side of which only the first needs a load for its neighbour: a tile's, or a position's where each reads that again.
         barriers: of a whole program, in the code.
         loads, stores: by the argument's or the output's name; what passes hand on has the kernel's name for it.
+        early: of what passes hand on, what is loaded before the kernel waits for the one before, and all that is stored before that.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Footprint:
     barriers: int
     loads: Mapping[str, Access]
     stores: Mapping[str, Access]
+    early: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -184,7 +186,8 @@ def _footprint(name: str, compiled: Any, tile: tuple[int, int], stretch: int, tu
     of_a_turn = math.prod(tile) * turn
     loads, stores = ({name: Access(widths[way][name], elements[way][name] / of_a_turn) for name in sorted(widths[way])} for way in ("load", "store"))
     barriers = len(re.findall(r"\bbar(?:rier)?\.(?:cta\.)?sync", compiled.asm["ptx"]))
-    return Footprint(name, tile, stretch, compiled.metadata.num_warps, resources(compiled), barriers, loads, stores)
+    early = _before_the_wait(compiled.asm["ptx"], labels)
+    return Footprint(name, tile, stretch, compiled.metadata.num_warps, resources(compiled), barriers, loads, stores, early)
 
 
 def measure_all(builds: Iterable[Build] = BUILDS, progress: Callable[[str], None] = lambda _: None) -> dict[str, Measured]:
@@ -216,6 +219,7 @@ def broken_rules(build: Build, kernels: Sequence[Footprint], sizes: Mapping[str,
     """What holds for every kernel, whatever Triton's version: the rules that are broken, and by what.
 
     - Nothing is spilled.
+    - A pass that starts while the one before is at work waits for it to end before it reads what that hands on, and before it stores anything.
     - Registers leave room for so many programs that what these load at once keeps memory busy.
     - Shared memory is for what lanes hand to each other, a number at a time, and never for what is loaded.
     - All passes of a call together load each element of an input once, and store each element of an output once. A neighbour's value (that of
@@ -231,6 +235,7 @@ def broken_rules(build: Build, kernels: Sequence[Footprint], sizes: Mapping[str,
         rows, steps = kernel.tile
         moved = [(way, name, access) for way in ("loads", "stores") for name, access in getattr(kernel, way).items() if name in sizes]
         broken[f"{kernel.name}: bytes spilled"] = kernel.resources.spills
+        broken |= dict.fromkeys((f"{kernel.name}: {name} before the pass before has ended" for name in kernel.early), 1)
         most = most_registers(sum(min(1, access.repeats) * sizes[name] for way, name, access in moved if way == "loads") * rows * steps, kernel.warps)
         if kernel.resources.registers > most:
             broken[f"{kernel.name}: registers, of {most}"] = kernel.resources.registers
@@ -260,6 +265,9 @@ def most_registers(loaded: float, warps: int) -> int:
 # Reading Triton's intermediate code and PTX.
 
 Tallies = dict[str, dict[str, Any]]
+
+HANDED_ON = ("totals", "nearest_ends", "expectations")
+"""From pass to pass, by the names of the kernel's parameters."""
 
 
 def _labels(launch: Any, tensors: Mapping[str, Any], names: Mapping[int, str]) -> tuple[str | None, ...]:
@@ -305,6 +313,12 @@ def _widths(ptx: str, labels: tuple[str | None, ...]) -> Tallies:
     for way, address, width in accesses:
         tallies[way].setdefault(_array(origins, address), collections.Counter())[width] += 1
     return tallies
+
+
+def _before_the_wait(ptx: str, labels: tuple[str | None, ...]) -> tuple[str, ...]:
+    before, wait, _ = ptx.partition("griddepcontrol.wait")
+    found = _widths(before, labels) if wait else {"load": {}, "store": {}}
+    return tuple(sorted({name for name in found["load"] if name in HANDED_ON} | {*found["store"]}))
 
 
 def _elements(ttgir: str, labels: tuple[str | None, ...]) -> Tallies:

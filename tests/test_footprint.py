@@ -109,6 +109,7 @@ def test_what_is_good_breaks_no_rule():
 
 def test_each_rule_can_be_broken():
     assert broken(resources=with_resources(spills=8)) == {"results: bytes spilled": 8}
+    assert broken(early=("totals",)) == {"results: totals before the pass before has ended": 1}
     # 128 steps of 5 bytes, in the 32 programs that there can be: 65536 / (32 * 32)
     assert broken(resources=with_resources(registers=65)) == {"results: registers, of 64": 65}
     assert broken(resources=with_resources(registers=64)) == {}
@@ -153,6 +154,18 @@ def test_a_shortfall_may_only_shrink():
     # what has shrunk is to be recorded, so that it stays so
     assert footprint.differences(data("1", loads=2.0), data("1", loads=1.5)) == ["shortfalls / build / loads: 2.0 -> 1.5"]
     assert footprint.differences(data("1", loads=2.0), data("1")) == ["shortfalls / build / loads: 2.0 -> nothing"]
+
+
+def test_what_happens_before_the_wait_is_read_from_ptx():
+    lines = ["ld.param.b64 %rd1, [kernel_param_0];", "ld.param.b64 %rd2, [kernel_param_1];", "ld.param.b64 %rd3, [kernel_param_2];"]
+    lines += ["ld.global.b32 %r1, [ %rd1 + 0 ];", "ld.global.b32 %r2, [ %rd2 + 0 ];", "st.global.b32 [ %rd3 + 0 ], %r1;"]
+
+    def early(waits_at):
+        ptx = "\n".join([*lines[:waits_at], "griddepcontrol.wait; // dummy %r3", *lines[waits_at:]])
+        return footprint._before_the_wait(ptx, ("rewards", "totals", "returns"))
+
+    assert [early(waits_at) for waits_at in (3, 4, 5, 6)] == [(), (), ("totals",), ("returns", "totals")]
+    assert footprint._before_the_wait("\n".join(lines), ("rewards", "totals", "returns")) == ()
 
 
 def test_widths_are_read_from_ptx():

@@ -445,13 +445,21 @@ def test_what_wants_a_gradient_is_found_only_where_none_is_recorded(found, devic
     assert found("affine_scan", plain, {"addend": wanting["addend"]}) is None
 
 
-def test_no_more_calls_are_kept_than_a_training_loop_makes(monkeypatch, device):
+def test_no_more_calls_of_a_kind_are_kept_than_a_training_loop_makes(monkeypatch, device):
     monkeypatch.setattr(repeated, "_kept", {})
     recurrence = RECURRENCES["affine_scan"]
+    other = complete(recurrence, {"addend": torch.zeros(3, device=device), "factor": torch.zeros(3, device=device)})
+    repeated.keep(recurrence, other, "other")
     for number in range(3 * repeated.MOST):
-        shape = (number // 2 + 1, 4)[:: 1 if number % 2 else -1]
-        repeated.keep(recurrence, complete(recurrence, {"addend": torch.zeros(shape, device=device), "factor": 0.5}), number)
-    assert 0 < sum(map(len, repeated._kept.values())) <= repeated.MOST
+        shape = (number // 2 + 5, 4)[:: 1 if number % 2 else -1]
+        arguments = complete(recurrence, {"addend": torch.zeros(shape, device=device), "factor": 0.5})
+        repeated.keep(recurrence, arguments, number)
+        found = repeated.find(recurrence, arguments)
+        assert found is not None
+        assert found[0] == number
+    assert [sum(map(len, by_shape.values())) <= repeated.MOST for by_shape in repeated._kept.values()] == [True, True]
+    # those of another kind stay
+    assert repeated.find(recurrence, other) is not None
 
 
 def test_calls_of_other_shapes_are_not_looked_at(monkeypatch, device):

@@ -13,7 +13,6 @@ import functools
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rlscan.spec import coefficients as spec
 from rlscan.spec import program
@@ -565,6 +564,17 @@ def highest_over_positions(x, POSITIONS: tl.constexpr, BAND: tl.constexpr):
         return tl.associative_scan(by_row(x, POSITIONS, BAND), 1, higher)
 
 
+# Triton's own of these can't be called in 3.4
+@triton.jit
+def let_the_next_pass_start():
+    tl.inline_asm_elementwise("griddepcontrol.launch_dependents; // dummy $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def wait_for_the_pass_before():
+    tl.inline_asm_elementwise("griddepcontrol.wait; // dummy $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+
+
 @triton.jit
 def handed_on(array, first, segment, rows, NEUTRAL: tl.constexpr):
     """What neighbouring segments from `first` on have left; nothing of those from `segment` on."""
@@ -591,7 +601,7 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
     before it reads what that hands on.
     """
     if OVERLAP and PASS != "results" and not CONTIGUOUS:
-        gdc_launch_dependents()
+        let_the_next_pass_start()
     NUM: tl.constexpr = len(arrays)
     LANES: tl.constexpr = BLOCK_ROWS * POSITIONS
     TILE: tl.constexpr = POSITIONS * STEPS
@@ -647,7 +657,7 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
             trailing = trailing + (by_row(movable(trailed, FLAG[j]), POSITIONS, BAND),)
 
     if OVERLAP and (PASS == "results" or (PASS == "totals" and IS_NEAREST)):
-        gdc_wait()
+        wait_for_the_pass_before()
     if SPLIT and PASS != "nearest":
         for group in range((segment + POSITIONS * BEFORE - 1) // (POSITIONS * BEFORE)):
             before_addend = nothing
@@ -824,7 +834,7 @@ def scan_kernel(arrays, edges, seed, outs, totals, nearest_ends, expectations, n
             first += TILE
     if OVERLAP and PASS != "results" and CONTIGUOUS:
         # at its beginning, the next pass would take the registers that this one is to have
-        gdc_launch_dependents()
+        let_the_next_pass_start()
     # the same from all positions
     if PASS == "totals":
         tl.store(totals + slot + segment, by_lane(total_addend, scratch, never, CONTIGUOUS), mask=rows)

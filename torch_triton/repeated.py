@@ -81,16 +81,8 @@ class Kept:
         return given
 
 
-_kept: dict[tuple[Any, ...], list[Kept]] = {}
-
-
-def _place(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """Where a call is kept, for a loop over many shapes to find each of them at once; None if it can't be. Types tell True from 1."""
-    frame = arguments[recurrence.frame.name]
-    try:
-        return (recurrence, frame.shape, *map(type, arguments.values())) if type(frame) is torch.Tensor else None
-    except RuntimeError:  # nested tensors have none
-        return None
+_kept: dict[tuple[Any, ...], dict[tuple[int, ...], list[Kept]]] = {}
+"""By recurrence and types, which tell True from 1, then by shape, for a loop over many of them to find each at once."""
 
 
 def find(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, dict[str, Any]] | None:
@@ -100,7 +92,14 @@ def find(recurrence: Recurrence, arguments: Mapping[str, Any]) -> tuple[Any, dic
     """
     if in_forward_mode():  # a tangent is no part of a tensor
         return None
-    for kept in _kept.get(_place(recurrence, arguments) or (), ()):
+    by_shape = _kept.get((recurrence, *map(type, arguments.values())))
+    if by_shape is None:
+        return None
+    try:
+        candidates = by_shape.get(arguments[recurrence.frame.name].shape, ())
+    except (RuntimeError, TypeError):  # nested tensors have no shape, and symbols in one have no hash
+        return None
+    for kept in candidates:
         given = kept.given(arguments)
         if given is not None:
             return kept.prepared, given
@@ -112,9 +111,9 @@ def keep(recurrence: Recurrence, arguments: Mapping[str, Any], prepared: Any) ->
     tensors = [x for x in arguments.values() if isinstance(x, torch.Tensor)]
     plain = all(type(x) is torch.Tensor and not x.is_neg() for x in tensors)
     numbers = [(arguments[name], low, high) for name, (low, high) in _limits(recurrence).items() if not isinstance(arguments[name], torch.Tensor)]
-    place = _place(recurrence, arguments)
     # another number of these types is looked at; one of another type would not be
-    if place and plain and all(x is None or (type(x) in (float, int) and low <= x <= high) for x, low, high in numbers):
-        if sum(map(len, _kept.values())) >= MOST:
-            _kept.clear()
-        _kept.setdefault(place, []).append(Kept(recurrence, arguments, prepared))
+    if plain and all(x is None or (type(x) in (float, int) and low <= x <= high) for x, low, high in numbers):
+        by_shape = _kept.setdefault((recurrence, *map(type, arguments.values())), {})
+        if sum(map(len, list(by_shape.values()))) >= MOST:
+            by_shape.clear()
+        by_shape.setdefault(arguments[recurrence.frame.name].shape, []).append(Kept(recurrence, arguments, prepared))
