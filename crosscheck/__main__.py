@@ -158,8 +158,9 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
         description="Compiles the kernels of both backends for an H200, which need not be there, and writes their registers, instructions and memory accesses. "
         "Exit code 1, and nothing is written, where a rule is broken that was not, or further than it was.",
     )
-    kernels.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the data is out of date")
-    kernels.add_argument("--accept", action="store_true", help="write it in any case: what is broken becomes a known shortfall")
+    written = kernels.add_mutually_exclusive_group()
+    written.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the data is out of date")
+    written.add_argument("--accept", action="store_true", help="write it in any case: what is broken becomes a known shortfall")
     kernels.set_defaults(command=_kernels)
 
     tune = commands.add_parser(
@@ -230,10 +231,16 @@ def _page_to_write(text: str) -> Path:
     return file
 
 
+MOST_ELEMENTS = 2**33
+"""32 GB of float32 for each array."""
+
+
 def _shapes(text: str) -> tuple[tuple[int, int], ...]:
     shapes = [tuple(map(int, shape.split("x"))) for shape in text.split(",") if all(part.isdecimal() for part in shape.split("x"))]
     if len(shapes) != len(text.split(",")) or any(len(shape) != 2 or min(shape) < 1 for shape in shapes):
         raise argparse.ArgumentTypeError(f"{text} is not like 16384x512,4096x2048: rows x steps")
+    if large := [f"{rows}x{steps}" for rows, steps in shapes if rows * steps > MOST_ELEMENTS]:
+        raise argparse.ArgumentTypeError(f"{', '.join(large)} has more than {MOST_ELEMENTS} steps, whose arrays no device holds")
     return tuple(dict.fromkeys((rows, steps) for rows, steps in shapes))
 
 
@@ -329,6 +336,9 @@ def _bench(options: argparse.Namespace) -> int:
     if options.add and not options.json:
         print("--add needs the file to add to: --json FILE", file=sys.stderr)
         return 2
+    if options.shapes and (options.groups or options.quick):
+        print("--shapes takes the place of the groups; give it without --groups and --quick", file=sys.stderr)
+        return 2
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     with tempfile.TemporaryDirectory() as name:
         from rlscan.crosscheck import bench, bench_report, counters, ratios, report
@@ -348,13 +358,16 @@ def _bench(options: argparse.Namespace) -> int:
         folder = Path(name)
         bench.use_caches(folder)
         device = _device(options.device)
+        if options.ratios and device == "cpu":
+            print("--ratios takes fractions of a GPU's copy speed, and this run is on a CPU", file=sys.stderr)
+            return 2
         missing = [BACKENDS[name].missing(device) for name in options.backends or BENCH_BACKENDS]
         if all(missing):
             print(*missing, f"there is nothing to time on {device}", sep="\n", file=sys.stderr)
             return 1
         plan = bench.plan(options, device)
         if not plan.entries and not plan.updates:
-            print("there is nothing to time; choose other groups", file=sys.stderr)
+            print("there is nothing to time; choose other groups, operations, layouts or backends", file=sys.stderr)
             return 1
         date = report.now()
         header = bench.header(device, _words(options), date)
@@ -362,6 +375,9 @@ def _bench(options: argparse.Namespace) -> int:
         if options.add and options.json and options.json.exists():
             try:
                 found = bench.Found.from_json(json.loads(options.json.read_text(encoding="utf-8"))).continued(header, plan.skipped)
+            except json.JSONDecodeError as error:
+                print(f"can't add to {options.json}: it is no JSON: {error}", file=sys.stderr)
+                return 2
             except ValueError as error:
                 print(f"can't add to {options.json}: it {error}", file=sys.stderr)
                 return 1

@@ -20,14 +20,16 @@ UPDATE_COLUMNS = ("framework", "network", "update, loop", "update, rlscan", "GAE
 
 METHOD = (
     "Times are medians. `of copy speed` is the time of a copy that moves the same bytes, measured in the same run by the same method, over the time of the "
-    "operation. `reached` compares it with the [targets](#targets). Nothing is timed that does not agree with the float64 oracle. "
+    "operation. `reached` compares it with the [targets](#targets). PyTorch's calls on a GPU are timed by events, and so is their copy: a few µs of each are "
+    "the start of a kernel. JAX's and gradients are timed by the device's own trace. Nothing is timed that does not agree with the float64 oracle. "
     "[How it is measured](../benchmarks.md)."
 )
 
 
 COUNTED = (
     "What limits them, by the counters of each of their kernels, read by `ncu` with a cold cache at the base clock. A multiprocessor issues four "
-    "instructions a cycle at most, each for 32 lanes, so that a use of the issue slots beyond a half leaves few cycles to hide latency in."
+    "instructions a cycle at most, each for 32 lanes, so that a use of the issue slots beyond a half leaves few cycles to hide latency in. "
+    "It has room for 64 warps. [What limits which rows](../benchmarks.md#what-limits-a-row)."
 )
 
 
@@ -173,7 +175,7 @@ def _misses(found: Found) -> list[str]:
     missed = [judgement for judgement in judgements(found) if not judgement.reached]
     if not missed:
         return ["Every row reached its target."]
-    rows = [(judgement.where, judgement.target.wanted, "not timed" if judgement.measured is None else f"{judgement.measured:.2f}") for judgement in missed]
+    rows = [(judgement.where, judgement.target.wanted, "not timed" if judgement.measured is None else f"{judgement.measured:.3f}") for judgement in missed]
     lines = [f"### Not reached: {len(missed)} rows", report.markdown(("where", "wanted", "measured"), rows)]
     return lines + ([COUNTED, report.markdown(COUNTER_COLUMNS, counter_rows(found))] if found.counters else [])
 
@@ -181,7 +183,7 @@ def _misses(found: Found) -> list[str]:
 def counter_rows(found: Found) -> list[tuple[str, ...]]:
     return [
         (
-            one.where.removeprefix(f"{RLSCAN} torch cuda: "),
+            one.where.removeprefix(f"{RLSCAN} "),
             one.kernel,
             number(one.us),
             f"{one.dram:.0%}",

@@ -60,7 +60,8 @@ def missing() -> str | None:
 def measured(found: Found) -> list[Counters]:
     """The counters of each kernel of each row on a GPU that missed a target of its own."""
     missed = {judgement.where for judgement in judgements(found) if not judgement.reached}
-    rows = [row for row in found.rows if row.key in missed and (row.implementation, row.device) == (RLSCAN, "cuda")]
+    # the same row may be in two groups
+    rows = list({row.key: row for row in found.rows if row.key in missed and (row.implementation, row.device) == (RLSCAN, "cuda")}.values())
     with tempfile.TemporaryDirectory() as folder:
         wanted, done = Path(folder) / "wanted.json", Path(folder) / "done.json"
         wanted.write_text(json.dumps([(row.framework, dataclasses.asdict(workload_of(row))) for row in rows]), encoding="utf-8")

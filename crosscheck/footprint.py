@@ -67,6 +67,8 @@ BUILDS = (
     Build("vtrace", ("truncated", "bootstrap_value", "autoreset=next_step"), "rows", (16384, 512)),
     Build("retrace", ("next_q_values", "next_policy"), "rows", (16384, 512), actions=4),
     Build("retrace", ("next_q_values", "next_policy"), "columns", (65536, 512), actions=4),
+    Build("retrace", ("next_q_values", "next_policy"), "rows", (8192, 128), actions=18),
+    Build("retrace", ("next_q_values", "next_policy"), "rows", (256, 8192), actions=4),
     Build("gae", ("bootstrap_value",), "rows", (16384, 512), dtype="bfloat16"),
     Build("vtrace", ("bootstrap_value",), "columns", (4096, 512), dtype="float64"),
     # gradients
@@ -76,6 +78,8 @@ BUILDS = (
     Build("gae", COMMON["gae"], "rows", (16384, 512), wanted=LINEAR["gae"], backend="jax"),
     # the same plans and arithmetic as above, so fewer
     *(Build(op, COMMON[op], layout, shape, backend="jax") for op in ("gae", "vtrace", "retrace", "episodic_prefix_sum") for layout, shape in WHOLE_BLOCKS),
+    *(Build(op, COMMON.get(op, ()), "columns", (4096, 2048), backend="jax") for op in ("gae", "lambda_returns", "eligibility_traces", "affine_scan")),
+    Build("gae", COMMON["gae"], "columns", (65536, 512), wanted=LINEAR["gae"], backend="jax"),
     Build("gae", ("bootstrap_value",), "rows", (16384, 65), backend="jax"),
     Build("gae", EVERY_OPTION, "rows", (64, 32768), backend="jax"),
     # nothing that is read has an axis of rows

@@ -153,8 +153,11 @@ def _in_use() -> Tuning:
     if not file.is_file():
         return MEASURED
     try:
-        return as_tuning(json.loads(file.read_text(encoding="utf-8"))["tuning"])
-    except (OSError, KeyError, TypeError, ValueError) as error:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(found, dict) or not isinstance(found.get("tuning"), dict):
+            raise ValueError("it has no numbers under 'tuning'")
+        return as_tuning(found["tuning"])
+    except (OSError, TypeError, ValueError) as error:
         raise ValueError(f"{file} is no tuning of this release; delete it, and run rlscan-crosscheck tune for another: {error}") from None
 
 

@@ -426,6 +426,29 @@ def test_a_wrong_shape_is_an_error(capsys):
     assert "rows x steps" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shapes", "4x4", "--groups", "cpu"], "--shapes takes the place of the groups"),
+        (["--shapes", "4x4", "--quick"], "--shapes takes the place of the groups"),
+        (["--shapes", "4x4,99999999x99999999"], "99999999x99999999 has more than 8589934592 steps, whose arrays no device holds"),
+        (["--device", "cpu", "--ratios", "ratios.json"], "this run is on a CPU"),
+        (["--add", "--json", "broken.json", "--shapes", "4x4"], "can't add to broken.json: it is no JSON"),
+    ],
+)
+@needs_torch
+def test_what_can_t_be_done_is_said_before_anything_is(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.json").write_text("{")
+    try:
+        code = command.main(["bench", *arguments])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["broken.json"]
+
+
 def test_counters_of_rows_that_missed():
     """The profiler's table: a line of names, one of units, and one of each launch, between other output."""
     rows = [found_row("gae", 64, 32768, "batch"), found_row("gae", 16384, 512, "time")]

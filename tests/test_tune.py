@@ -48,7 +48,7 @@ MISTAKEN = [
 ]
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"tuning": {"lanes": 1}}', *MISTAKEN])
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"tuning": 3}', '{"tuning": {"lanes": 1}}', *MISTAKEN])
 def test_a_file_that_is_none_is_named(tmp_path, text):
     file = tmp_path / "tuning.json"
     file.write_text(text)
