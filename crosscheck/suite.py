@@ -17,7 +17,7 @@ class Suite:
     """What came of the tests.
 
     Attributes:
-        header: where and with what they ran.
+        header: where and with what they ran, and whether they came to an end.
         files: for each file, how many tests had each outcome, and the seconds that they took in all.
         reasons: for which tests were skipped, and how many.
         failures: the tests that failed.
@@ -61,7 +61,7 @@ def page(suite: Suite) -> str:
         f"{made['date']}; {versions}. `{made['command']}`",
         "",
         f"Kernels were {made['kernels']}. {total['passed']} tests passed, {total['failed']} failed, {total['skipped']} were skipped.",
-        "Seconds are those of all processes together.",
+        "Seconds are those of all processes together." if made.get("ended", True) else "The run was cut short, and other tests had not ended.",
         "",
         markdown(
             ("file", *OUTCOMES, "s"), [(file, *(row[outcome] for outcome in OUTCOMES), f"{row['seconds']:.0f}") for file, row in sorted(suite.files.items())]

@@ -283,7 +283,7 @@ def _with_little_cache(made: Plan, num_rows: int, reads: int, outputs: int, item
     if many and not flags:
         return dataclasses.replace(made, abreast=1)
     if made.segments > 1:
-        # the more programs share the few rows the better
+        # there are more programs of fewer rows, and two tiles a turn lose more registers than they save waiting
         return dataclasses.replace(made, turn=1)
     rows = 2 * WARP if many else max(made.rows, min(WARP, power_of_two(num_rows)))
     two = flags and reads <= 2 and outputs <= 2 and itemsize <= 4 and made.blocks % 2 == 0

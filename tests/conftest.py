@@ -9,6 +9,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Recorder(config))
 
 
+EVERY_S = 5.0
+"""A run that is cut short leaves what came of the tests up to then."""
+
+
 class Recorder:
     """Writes down what came of each test."""
 
@@ -168,18 +173,26 @@ class Recorder:
         command = " ".join(["pytest", *map(str, config.invocation_params.args)])
         kernels = "compiled" if DEVICE == "cuda" else "interpreted"
         made = {"date": report.now(), "device": report.device_name(DEVICE), "versions": report.versions(), "command": command, "kernels": kernels}
-        self.suite = Suite(made)
+        self.suite = Suite(made | {"ended": False})
+        self.write()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         reason = str(report.longrepr[2]).removeprefix("Skipped: ") if report.skipped and isinstance(report.longrepr, tuple) else ""
         self.suite.add(report.nodeid, report.when or "call", report.outcome, report.duration, reason)
+        if time.monotonic() - self.written > EVERY_S:
+            self.write()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self.suite.add(report.nodeid, "call", "failed", 0.0)
 
     def pytest_sessionfinish(self) -> None:
+        self.suite.header["ended"] = True
+        self.write()
+
+    def write(self) -> None:
         self.file.write_text(json.dumps(self.suite.as_json(), indent=1) + "\n", encoding="utf-8")
+        self.written = time.monotonic()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -51,3 +51,15 @@ def test_a_run_is_recorded_in_all_its_processes(tmp_path):
     assert "1 tests passed, 2 failed, 1 were skipped" in page
     assert "- `test_some.py::test_wrong`" in page
     assert "| 1 | no reason |" in page
+    assert "cut short" not in page
+
+
+def test_a_run_that_is_cut_short_leaves_what_came_of_the_tests_that_had_ended(tmp_path):
+    conftest = Path(__file__).with_name("conftest.py").read_text(encoding="utf-8").replace("EVERY_S = 5.0", "EVERY_S = 0.0")
+    (tmp_path / "conftest.py").write_text(conftest, encoding="utf-8")
+    (tmp_path / "test_some.py").write_text("import os\n\n\ndef test_right():\n    pass\n\n\ndef test_last():\n    os._exit(3)\n", encoding="utf-8")
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--record", "record.json"]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 3
+    (page,) = pages.rendered(tmp_path / "record.json", "record").values()
+    assert "1 tests passed, 0 failed, 0 were skipped" in page
+    assert "The run was cut short" in page
