@@ -9,7 +9,6 @@ import contextlib
 import functools
 import importlib
 import importlib.util
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -85,7 +84,7 @@ class Torch(Backend):
             return reason
         if device == "cuda":
             return None if importlib.import_module("torch").cuda.is_available() else "torch sees no CUDA device"
-        if self.method == "kernels" and os.environ.get("TRITON_INTERPRET") != "1":
+        if self.method == "kernels" and not importlib.import_module("rlscan.torch_triton.arrays").is_interpreted():
             return "Triton kernels run on a CPU only with TRITON_INTERPRET=1 in the environment"
         return None
 

@@ -95,13 +95,13 @@ def prepared(build: Build) -> tuple[Call, Any, dict[str, Any]]:
     import torch
 
     from rlscan.torch_triton.arrays import Tensors
-    from rlscan.torch_triton.launch import Prepared
+    from rlscan.torch_triton.launch import OVERLAPS_FROM, Prepared
 
     def empty(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
         return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
 
     call = kernels_call(build, check(RECURRENCES[build.op], arguments(build, empty), Tensors()), empty)
-    ready = Prepared(call, overlap=build.capability >= 90)
+    ready = Prepared(call, overlap=build.capability >= OVERLAPS_FROM)
     outs = tuple([new() for new in ready.news])
     return call, ready, ready.passed({**call.arrays, **call.numbers}, outs)
 

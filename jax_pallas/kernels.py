@@ -184,11 +184,9 @@ def load(special, refs, name, places, rows, t=None, within=True, action=None):
     if action is not None:
         index.append(action)
         shape = jnp.broadcast_shapes(shape, action.shape)
-    if not shape and mask is True:
-        return refs[name][tuple(index)]
-    # a single number has a mask too, where one row's only axis is time
     if mask is True:
-        return plgpu.load(refs[name].at[tuple(index)])
+        return plgpu.load(refs[name].at[tuple(index)]) if shape else refs[name][tuple(index)]
+    # of a single number too, where one row's only axis is time
     return plgpu.load(refs[name].at[tuple(index)], mask=jnp.broadcast_to(mask, shape), other=jnp.zeros((), refs[name].dtype))
 
 

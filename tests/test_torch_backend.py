@@ -707,11 +707,11 @@ def test_passes_that_overlap_wait_for_what_the_one_before_hands_on(recurrence, a
         arrays = check(recurrence, arguments, Tensors()).arrays
         return {**({name: array.data_ptr() for name, array in arrays.items()} if prepared.runners else arrays), **call.numbers}
 
-    wanted = [apart(given(apart, arguments)) for arguments in draws]
+    wanted = [as_numpy(apart(given(apart, arguments))) for arguments in draws]
     for _ in range(5):
         for arguments, outs in zip(draws, wanted, strict=True):
-            for one, other in zip(overlapping(given(overlapping, arguments)), outs, strict=True):
-                assert np.array_equal(one.cpu().numpy(), other.cpu().numpy(), equal_nan=True)
+            for one, other in zip(as_numpy(overlapping(given(overlapping, arguments))), outs, strict=True):
+                np.testing.assert_array_equal(one, other)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = overlapping(given(overlapping, draws[0]))
@@ -719,8 +719,8 @@ def test_passes_that_overlap_wait_for_what_the_one_before_hands_on(recurrence, a
         for name, array in call.arrays.items():
             array.copy_(check(recurrence, arguments, Tensors()).arrays[name])
         graph.replay()
-        for one, other in zip(captured, outs, strict=True):
-            assert np.array_equal(one.cpu().numpy(), other.cpu().numpy(), equal_nan=True)
+        for one, other in zip(as_numpy(captured), outs, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("library", ["torch", "numpy"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -33,6 +34,11 @@ def are_readable(arrays: Iterable[torch.Tensor]) -> bool:
     """Whether these are what they seem, with memory that kernels and NumPy can work in: nothing traces or transforms what is done with them."""
     dispatch = "__torch_dispatch__"
     return not is_traced() and not any(is_transformed(x) or getattr(type(x), dispatch) is not getattr(torch.Tensor, dispatch) for x in arrays)
+
+
+def is_interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, which takes tensors of a CPU too."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def is_sharded(x: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,10 +16,13 @@ from rlscan.spec.plan import Plan, plan
 from rlscan.spec.program import ACTIONS, Program, multiple, program, strides
 from rlscan.spec.taps import wire
 from rlscan.torch_triton._private import registers, starter
-from rlscan.torch_triton.arrays import DTYPES, Outs, like_of
+from rlscan.torch_triton.arrays import DTYPES, Outs, is_interpreted, like_of
 
 MOST_REGISTERS = 128
 """Of a thread: with more, a multiprocessor's 65536 are too few for the 512 lanes that it takes to keep its memory busy."""
+
+OVERLAPS_FROM = 90
+"""The compute capability from which on a kernel can start while the one before it is at work."""
 
 # A training loop has a handful of shapes, or rows of some hundred lengths; whoever has more pays for preparing them again.
 MOST = 256
@@ -256,14 +258,11 @@ def _launches(call: Call, code: Program, place: Geometry, chosen: Plan, overlap:
 
 
 def overlaps(device: torch.device) -> bool:
-    """Whether a kernel can start while the one before it is at work (CUDA's programmatic dependent launch): from compute capability 9 on."""
+    """Whether a kernel can start while the one before it is at work (CUDA's programmatic dependent launch)."""
     if device.type != "cuda" or torch.version.cuda is None or is_interpreted():
         return False
-    return torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-def is_interpreted() -> bool:
-    return os.environ.get("TRITON_INTERPRET") == "1"
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor >= OVERLAPS_FROM
 
 
 def _with_wide_numbers(call: Call) -> Call:
